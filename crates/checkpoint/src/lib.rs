@@ -1,0 +1,1 @@
+//! Checkpoints: sharded safetensors with a manifest, crash-safe, loadable under any layout.

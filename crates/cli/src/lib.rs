@@ -1,0 +1,1 @@
+//! The binaries: pretrain_gpt, preprocess_data, ferrotron.

@@ -1,0 +1,1 @@
+//! Communicators: the contract every engine fills, and the group of one.

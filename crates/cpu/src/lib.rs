@@ -1,0 +1,1 @@
+//! The CPU device: fork-join team, streams (inline or chaotic), kernels.

@@ -1,0 +1,1 @@
+//! Runs a schedule's steps over the chunks of a stage.

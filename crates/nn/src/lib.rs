@@ -1,0 +1,1 @@
+//! Layers with forward and backward: linear, norm, attention, mlp, embedding, head; wrappers.

@@ -1,0 +1,1 @@
+//! Optimizers over flat ranges, learning-rate and weight-decay schedules, loss scaling, batch-size schedules.

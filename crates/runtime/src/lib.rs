@@ -1,0 +1,1 @@
+//! What layers call: Ctx, Micro, ParamTable, ParamStore, and the Layer contract.

@@ -1,0 +1,1 @@
+//! Log lines to the letter of Megatron's, timers, curves.

@@ -1,0 +1,1 @@
+//! Tokenizers: bytes, Null, Hugging Face tokenizer.json; and corpus preprocessing.

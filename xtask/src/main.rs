@@ -1,0 +1,2 @@
+//! House keeping: `cargo xtask <command>`.
+fn main() {}
