@@ -1,0 +1,387 @@
+//! The dry device: the real code with no memory and no arithmetic.
+//!
+//! It checks every argument, hands out addresses from the real pool and counts FLOPs, so a run on it gives the exact
+//! peak memory and the work of a rank in milliseconds. Reading a tensor back is an error, never a made-up number.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::ops::*;
+use crate::stream::{HostJob, StreamImpl};
+use crate::{DType, DevPtr, Device, DeviceInfo, Error, Event, Ops, Region, Result, Stream, StreamRole, Tensor};
+
+/// A device without memory.
+pub struct Dry {
+    info: DeviceInfo,
+    ops: DryOps,
+    next: AtomicU64,
+}
+
+impl Dry {
+    /// A dry device that pretends to have `memory` bytes.
+    pub fn new(name: &str, memory: usize) -> Dry {
+        let info = DeviceInfo { name: name.into(), model: "no memory, no arithmetic".into(), memory, computes: false };
+        // Addresses start high, so that one mistaken for a host pointer faults at once.
+        Dry { info, ops: DryOps { flops: AtomicU64::new(0) }, next: AtomicU64::new(1 << 60) }
+    }
+
+    /// Floating-point operations of matrix products and attention so far.
+    pub fn flops(&self) -> u64 {
+        self.ops.flops.load(Ordering::Relaxed)
+    }
+}
+
+struct DryStream;
+
+impl StreamImpl for DryStream {
+    fn record(&self) -> Event {
+        Event::done()
+    }
+    fn wait(&self, _: &Event) {}
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
+    }
+    fn enqueue(&self, _: HostJob) -> Result<()> {
+        Ok(())
+    }
+}
+
+struct DryRegion {
+    base: DevPtr,
+    reserved: usize,
+}
+
+impl Region for DryRegion {
+    fn base(&self) -> DevPtr {
+        self.base
+    }
+    fn reserved(&self) -> usize {
+        self.reserved
+    }
+    fn commit(&self, _: usize) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Device for Dry {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+    fn ops(&self) -> &dyn Ops {
+        &self.ops
+    }
+    fn stream(&self, _: StreamRole) -> Result<Stream> {
+        Ok(Stream::new(Arc::new(DryStream)))
+    }
+    fn reserve(&self, bytes: usize, _: &'static str) -> Result<Arc<dyn Region>> {
+        let base = self.next.fetch_add(bytes.next_multiple_of(1 << 20) as u64, Ordering::Relaxed);
+        Ok(Arc::new(DryRegion { base: DevPtr(base), reserved: bytes }))
+    }
+    fn upload(&self, _: &Stream, src: &[u8], dst: &mut Tensor) -> Result<()> {
+        crate::error::expect("upload", "bytes", dst.bytes(), src.len())
+    }
+    fn download(&self, _: &Stream, _: &Tensor, _: &mut [u8]) -> Result<()> {
+        Err(Error::Device { device: self.info.name.clone(), what: "a dry device holds no values to read".into() })
+    }
+    fn fill_bytes(&self, _: &Stream, _: DevPtr, _: usize, _: u8) -> Result<()> {
+        Ok(())
+    }
+}
+
+struct DryOps {
+    flops: AtomicU64,
+}
+
+impl DryOps {
+    fn count(&self, flops: usize) -> Result<()> {
+        self.flops.fetch_add(flops as u64, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Ops for DryOps {
+    fn supports(&self, dtype: DType) -> bool {
+        matches!(dtype, DType::F32 | DType::BF16 | DType::F16)
+    }
+}
+
+impl GemmOps for DryOps {
+    fn gemm(&self, _: &Stream, g: Gemm, a: &Tensor, b: &Tensor, bias: Option<&Tensor>, c: &mut Tensor) -> Result<()> {
+        let (m, n, k) = g.check(a, b, bias, c)?;
+        self.count(2 * m * n * k)
+    }
+}
+
+impl NormOps for DryOps {
+    fn rms_norm(
+        &self,
+        _: &Stream,
+        _: f32,
+        _: bool,
+        x: &Tensor,
+        w: &Tensor,
+        y: &mut Tensor,
+        rstd: &mut Tensor,
+    ) -> Result<()> {
+        norm::check("rms_norm", x, &[w], y, rstd, 1).map(|_| ())
+    }
+    fn rms_norm_backward(
+        &self,
+        _: &Stream,
+        _: bool,
+        x: &Tensor,
+        w: &Tensor,
+        rstd: &Tensor,
+        dy: &Tensor,
+        dx: &mut Tensor,
+        dw: Option<&mut Tensor>,
+    ) -> Result<()> {
+        let op = "rms_norm_backward";
+        let (_, h) = norm::check(op, x, &[w], dy, rstd, 1)?;
+        activation::check_plain(op, x, &[dx])?;
+        dw.map_or(Ok(()), |dw| norm::check_grad(op, dw, h))
+    }
+    fn layer_norm(
+        &self,
+        _: &Stream,
+        _: f32,
+        _: bool,
+        x: &Tensor,
+        w: &Tensor,
+        b: &Tensor,
+        y: &mut Tensor,
+        stats: &mut Tensor,
+    ) -> Result<()> {
+        norm::check("layer_norm", x, &[w, b], y, stats, 2).map(|_| ())
+    }
+    fn layer_norm_backward(
+        &self,
+        _: &Stream,
+        _: bool,
+        x: &Tensor,
+        w: &Tensor,
+        stats: &Tensor,
+        dy: &Tensor,
+        dx: &mut Tensor,
+        dwb: Option<(&mut Tensor, &mut Tensor)>,
+    ) -> Result<()> {
+        let op = "layer_norm_backward";
+        let (_, h) = norm::check(op, x, &[w], dy, stats, 2)?;
+        activation::check_plain(op, x, &[dx])?;
+        dwb.map_or(Ok(()), |(dw, db)| norm::check_grad(op, dw, h).and_then(|()| norm::check_grad(op, db, h)))
+    }
+}
+
+impl RopeOps for DryOps {
+    fn rope(
+        &self,
+        _: &Stream,
+        d: RopeDims,
+        _: bool,
+        cos: &Tensor,
+        sin: &Tensor,
+        positions: &Tensor,
+        x: &mut Tensor,
+    ) -> Result<()> {
+        d.check(cos, sin, positions, x).map(|_| ())
+    }
+}
+
+impl LayoutOps for DryOps {
+    fn qkv_split(
+        &self,
+        _: &Stream,
+        d: QkvDims,
+        qkv: &Tensor,
+        q: &mut Tensor,
+        k: &mut Tensor,
+        v: &mut Tensor,
+    ) -> Result<()> {
+        d.check("qkv_split", qkv, q, k, v).map(|_| ())
+    }
+    fn qkv_merge(&self, _: &Stream, d: QkvDims, q: &Tensor, k: &Tensor, v: &Tensor, qkv: &mut Tensor) -> Result<()> {
+        d.check("qkv_merge", qkv, q, k, v).map(|_| ())
+    }
+}
+
+impl AttentionOps for DryOps {
+    fn attention(&self, _: &Stream, a: AttentionArgs<'_>, o: &mut Tensor, lse: &mut Tensor) -> Result<()> {
+        a.check(&[o], lse)?;
+        self.count(attention_flops(&a, 2))
+    }
+    fn attention_backward(
+        &self,
+        _: &Stream,
+        a: AttentionArgs<'_>,
+        o: &Tensor,
+        lse: &Tensor,
+        dout: &Tensor,
+        delta: &mut Tensor,
+        dq: &mut Tensor,
+        dk: &mut Tensor,
+        dv: &mut Tensor,
+    ) -> Result<()> {
+        a.check(&[o, dout, dq], lse)?;
+        expect_numel("attention_backward", "elements of delta", delta, lse.numel())?;
+        expect_numel("attention_backward", "elements of dk", dk, a.k.numel())?;
+        expect_numel("attention_backward", "elements of dv", dv, a.v.numel())?;
+        self.count(attention_flops(&a, 5))
+    }
+}
+
+/// `products` matrix products of `[max_len, D] x [D, keys]` a head: half of them masked when causal. An upper bound
+/// for packed sequences, whose lengths are on the device.
+fn attention_flops(a: &AttentionArgs<'_>, products: usize) -> usize {
+    let d = &a.dims;
+    let keys = d.window.unwrap_or(d.max_len).min(d.max_len);
+    let full = products * 2 * a.q.rows() * d.heads * d.head_dim * keys;
+    if d.causal && d.window.is_none() { full / 2 } else { full }
+}
+
+impl ActivationOps for DryOps {
+    fn activation(&self, _: &Stream, _: Activation, x: &Tensor, y: &mut Tensor) -> Result<()> {
+        activation::check_plain("activation", x, &[y]).map(|_| ())
+    }
+    fn activation_backward(&self, _: &Stream, _: Activation, x: &Tensor, dy: &Tensor, dx: &mut Tensor) -> Result<()> {
+        activation::check_plain("activation_backward", x, &[dy, dx]).map(|_| ())
+    }
+    fn glu(&self, _: &Stream, _: Activation, x: &Tensor, y: &mut Tensor) -> Result<()> {
+        activation::check_glu("glu", &[x], y).map(|_| ())
+    }
+    fn glu_backward(&self, _: &Stream, _: Activation, x: &Tensor, dy: &Tensor, dx: &mut Tensor) -> Result<()> {
+        activation::check_glu("glu_backward", &[x, dx], dy).map(|_| ())
+    }
+}
+
+impl DropoutOps for DryOps {
+    fn dropout(
+        &self,
+        _: &Stream,
+        site: DropSite,
+        _: usize,
+        sample: &Tensor,
+        offset: &Tensor,
+        x: &Tensor,
+        residual: Option<&Tensor>,
+        y: &mut Tensor,
+    ) -> Result<()> {
+        site.check(sample, offset, x, residual, y).map(|_| ())
+    }
+}
+
+impl EmbeddingOps for DryOps {
+    fn embedding(&self, _: &Stream, ids: &Tensor, _: usize, w: &Tensor, _: bool, y: &mut Tensor) -> Result<()> {
+        embedding::check("embedding", ids, w, y).map(|_| ())
+    }
+    fn embedding_backward(&self, _: &Stream, ids: &Tensor, _: usize, dy: &Tensor, dw: &mut Tensor) -> Result<()> {
+        embedding::check("embedding_backward", ids, dw, dy).map(|_| ())
+    }
+}
+
+impl CrossEntropyOps for DryOps {
+    fn ce_stats(
+        &self,
+        _: &Stream,
+        z: &Tensor,
+        labels: &Tensor,
+        _: usize,
+        max: &mut Tensor,
+        sum: &mut Tensor,
+        target: &mut Tensor,
+    ) -> Result<()> {
+        cross_entropy::check("ce_stats", z, labels, &[max, sum, target]).map(|_| ())
+    }
+    fn ce_rescale(&self, _: &Stream, old_max: &Tensor, new_max: &Tensor, sum: &mut Tensor) -> Result<()> {
+        cross_entropy::check_rows("ce_rescale", sum.numel(), &[old_max, new_max, sum])
+    }
+    fn ce_loss(
+        &self,
+        _: &Stream,
+        max: &Tensor,
+        sum: &Tensor,
+        target: &Tensor,
+        lse: &mut Tensor,
+        loss: &mut Tensor,
+    ) -> Result<()> {
+        cross_entropy::check_rows("ce_loss", max.numel(), &[sum, target, lse, loss])
+    }
+    fn ce_backward(
+        &self,
+        _: &Stream,
+        z: &Tensor,
+        labels: &Tensor,
+        _: usize,
+        lse: &Tensor,
+        weight: &Tensor,
+        scale: &Tensor,
+        dz: &mut Tensor,
+    ) -> Result<()> {
+        cross_entropy::check("ce_backward", z, labels, &[lse, weight])?;
+        cross_entropy::check_dz("ce_backward", z, dz, scale)
+    }
+}
+
+impl OptimizerOps for DryOps {
+    fn adam(
+        &self,
+        _: &Stream,
+        _: AdamConfig,
+        _: f32,
+        _: f32,
+        scalars: &Tensor,
+        grad: &Tensor,
+        master: &mut Tensor,
+        m: &mut Tensor,
+        v: &mut Tensor,
+        param: Option<&mut Tensor>,
+    ) -> Result<()> {
+        optimizer::check("adam", scalars, grad, &[master, m, v], param.as_deref()).map(|_| ())
+    }
+    fn sgd(
+        &self,
+        _: &Stream,
+        _: f32,
+        _: f32,
+        _: f32,
+        scalars: &Tensor,
+        grad: &Tensor,
+        master: &mut Tensor,
+        buf: &mut Tensor,
+        param: Option<&mut Tensor>,
+    ) -> Result<()> {
+        optimizer::check("sgd", scalars, grad, &[master, buf], param.as_deref()).map(|_| ())
+    }
+    fn sum_squares(&self, _: &Stream, x: &Tensor, out: &mut Tensor) -> Result<()> {
+        expect_dtype("sum_squares", "dtype of x", x, DType::F32)?;
+        elementwise::check_f32("sum_squares", x, 1, &[out])
+    }
+    fn count_zeros(&self, _: &Stream, x: &Tensor, out: &mut Tensor) -> Result<()> {
+        expect_dtype("count_zeros", "dtype of x", x, DType::F32)?;
+        elementwise::check_f32("count_zeros", x, 1, &[out])
+    }
+}
+
+impl ElementwiseOps for DryOps {
+    fn fill(&self, _: &Stream, _: f32, y: &mut Tensor) -> Result<()> {
+        expect_storage("fill", "dtype", y)
+    }
+    fn copy(&self, _: &Stream, x: &Tensor, y: &mut Tensor) -> Result<()> {
+        elementwise::check_copy(x, y).map(|_| ())
+    }
+    fn add(&self, _: &Stream, a: &Tensor, b: &Tensor, y: &mut Tensor) -> Result<()> {
+        elementwise::check_same("add", a, &[b, y]).map(|_| ())
+    }
+    fn axpy(&self, _: &Stream, _: f32, x: &Tensor, y: &mut Tensor) -> Result<()> {
+        elementwise::check_f32("axpy", x, x.numel(), &[y])
+    }
+    fn scale(&self, _: &Stream, factor: &Tensor, x: &mut Tensor) -> Result<()> {
+        elementwise::check_f32("scale", x, 1, &[factor])
+    }
+    fn column_sum(&self, _: &Stream, x: &Tensor, out: &mut Tensor) -> Result<()> {
+        elementwise::check_f32("column_sum", x, x.cols(), &[out])
+    }
+    fn weighted_sum(&self, _: &Stream, x: &Tensor, w: &Tensor, out: &mut Tensor) -> Result<()> {
+        elementwise::check_f32("weighted_sum", x, x.numel(), &[x, w])?;
+        elementwise::check_f32("weighted_sum", x, 1, &[out])
+    }
+}

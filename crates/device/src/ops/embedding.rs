@@ -1,0 +1,35 @@
+//! Row lookup, over the whole vocabulary or one rank's rows of it.
+//!
+//! `y[t] (+)= w[ids[t] - first]` when that row is held here, else 0 (or nothing, when accumulating).
+//! Backward: `dw[ids[t] - first] += dy[t]`, in the order of t.
+
+use super::{expect_dtype, expect_numel, expect_storage, no_overlap};
+use crate::{DType, Result, Stream, Tensor};
+
+/// Lookups.
+pub trait EmbeddingOps {
+    /// ids `I32[T]`, w `A[V,H]`, y `A[T,H]` (= or, with `accumulate`, +=).
+    #[allow(clippy::too_many_arguments)]
+    fn embedding(
+        &self,
+        s: &Stream,
+        ids: &Tensor,
+        first: usize,
+        w: &Tensor,
+        accumulate: bool,
+        y: &mut Tensor,
+    ) -> Result<()>;
+
+    /// dw `F32[V,H]` (+=) from dy `A[T,H]`.
+    fn embedding_backward(&self, s: &Stream, ids: &Tensor, first: usize, dy: &Tensor, dw: &mut Tensor) -> Result<()>;
+}
+
+/// Checks both directions; gives (T, V, H).
+pub fn check(op: &'static str, ids: &Tensor, table: &Tensor, rows: &Tensor) -> Result<(usize, usize, usize)> {
+    let (t, v, h) = (ids.numel(), table.rows(), table.cols());
+    expect_dtype(op, "dtype of ids", ids, DType::I32)?;
+    expect_storage(op, "dtype", rows)?;
+    expect_numel(op, "elements of the rows", rows, t * h)?;
+    no_overlap(op, rows, &[table], false)?;
+    Ok((t, v, h))
+}

@@ -1,0 +1,99 @@
+//! Streams and events, device-neutral handles over what a backend gives.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::Result;
+
+/// Host work that runs when a stream reaches it: collectives of CPU engines, callbacks. It must capture raw device
+/// pointers, never tensor handles: a captured handle would hide a missing event by keeping its buffer alive.
+pub type HostJob = Box<dyn FnOnce() -> Result<()> + Send>;
+
+/// A queue of device work that runs in order. Cloning gives another handle of the same queue.
+#[derive(Clone)]
+pub struct Stream(Arc<dyn StreamImpl>);
+
+/// What a backend implements behind [`Stream`].
+pub trait StreamImpl: Any + Send + Sync {
+    /// Marks the work enqueued so far.
+    fn record(&self) -> Event;
+    /// Makes later work of this stream wait for the event. Does not block the host.
+    fn wait(&self, e: &Event);
+    /// Blocks the host until all work is done; the stream's first error, if any.
+    fn synchronize(&self) -> Result<()>;
+    /// Runs `job` on the host when the stream reaches it. Its error becomes the stream's.
+    fn enqueue(&self, job: HostJob) -> Result<()>;
+}
+
+/// What a backend implements behind [`Event`].
+pub trait EventImpl: Any + Send + Sync {
+    /// True when the work before the mark is done.
+    fn is_done(&self) -> bool;
+}
+
+/// A mark in a stream.
+#[derive(Clone)]
+pub struct Event(Option<Arc<dyn EventImpl>>);
+
+impl Event {
+    /// An event that has already happened.
+    pub fn done() -> Event {
+        Event(None)
+    }
+
+    /// Wraps a backend's event.
+    pub fn new(e: Arc<dyn EventImpl>) -> Event {
+        Event(Some(e))
+    }
+
+    /// True when the work before the mark is done.
+    pub fn is_done(&self) -> bool {
+        self.0.as_ref().is_none_or(|e| e.is_done())
+    }
+
+    /// The backend's event, if it is of type `T`; `None` also for an event that has already happened.
+    pub fn downcast<T: EventImpl>(&self) -> Option<&T> {
+        let e: &dyn Any = &**self.0.as_ref()?;
+        e.downcast_ref()
+    }
+}
+
+impl Stream {
+    /// Wraps a backend's stream.
+    pub fn new(s: Arc<dyn StreamImpl>) -> Stream {
+        Stream(s)
+    }
+
+    /// Marks the work enqueued so far.
+    pub fn record(&self) -> Event {
+        self.0.record()
+    }
+
+    /// Makes later work of this stream wait for the event, which may be of any stream of the same device.
+    pub fn wait(&self, e: &Event) {
+        if e.0.is_some() {
+            self.0.wait(e);
+        }
+    }
+
+    /// Blocks the host until all work is done. A host sync: one a step is allowed.
+    pub fn synchronize(&self) -> Result<()> {
+        self.0.synchronize()
+    }
+
+    /// Runs `job` on the host when the stream reaches it.
+    pub fn enqueue(&self, job: HostJob) -> Result<()> {
+        self.0.enqueue(job)
+    }
+
+    /// The backend's stream, if it is of type `T`.
+    pub fn downcast<T: StreamImpl>(&self) -> Option<&T> {
+        let s: &dyn Any = &*self.0;
+        s.downcast_ref()
+    }
+
+    /// True when both are handles of one queue.
+    pub fn same(&self, other: &Stream) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0))
+    }
+}
