@@ -1,0 +1,17 @@
+//! Flags that only this program has, and spellings that no upstream parser knows but users' command lines carry.
+
+use super::spec::{Fallback, Flag, Group, Kind, Source};
+
+/// This program's own flags.
+#[rustfmt::skip]
+pub static OWN: Group = Group { name: "Ferrotron", source: Source::Ferrotron, flags: &[
+    Flag::new("--device", "device", Kind::Str, "Device to train on; auto takes the first that is there: npu, cuda, cpu")
+        .of(&["cpu", "npu", "cuda", "auto"]).or(Fallback::Str("auto")),
+    Flag::new("--dry-run", "dry_run", Kind::StoreTrue, "Parse and validate, then stop: exit 0 trainable, 3 needs a planned feature, 2 refused"),
+    Flag::new("--print-config", "print_config", Kind::Str, "Print every effective value and where it comes from, then stop")
+        .of(&["json", "text"]),
+    Flag::new("--strict", "strict", Kind::StoreTrue, "Refuse flags without effect, and warnings, instead of listing them"),
+    Flag::new("--loss-spike-threshold", "loss_spike_threshold", Kind::Float, "Skip the update of a step whose loss exceeds this"),
+    Flag::new("--grad-norm-skip-threshold", "grad_norm_skip_threshold", Kind::Float, "Skip the update of a step whose gradient norm exceeds this"),
+    Flag::new("--flash-attn-backend", "flash_attn_backend", Kind::Str, "Accepted for scripts that carry it (npu, cuda, ...)"),
+] };

@@ -1,0 +1,288 @@
+//! How far each flag is honoured. A flag that stands in no list here is planned: it parses, and training refuses a
+//! value other than the default, with the reason of its group.
+
+use super::spec::{Flag, Group, Source, Status};
+
+/// Flags that do what upstream does. Some of their *values* may still be planned; validation says which.
+#[rustfmt::skip]
+const ACTS: &[&str] = &[
+    // model shape
+    "--num-layers", "--encoder-num-layers", "--hidden-size", "--ffn-hidden-size", "--num-attention-heads",
+    "--group-query-attention", "--num-query-groups", "--num-key-value-heads", "--kv-channels",
+    "--max-position-embeddings", "--seq-length", "--encoder-seq-length",
+    // norms, activations, biases
+    "--normalization", "--norm-epsilon", "--layernorm-epsilon", "--apply-layernorm-1p", "--qk-layernorm",
+    "--disable-bias-linear", "--add-qkv-bias", "--swiglu", "--geglu", "--quick-geglu", "--squared-relu", "--openai-gelu",
+    "--gelu-tanh", "--no-bias-gelu-fusion", "--glu-activation",
+    // positions
+    "--position-embedding-type", "--use-rotary-position-embeddings", "--no-position-embedding", "--rotary-base",
+    "--rotary-position-embeddings-theta", "--rope-theta", "--rotary-percent", "--rotary-interleaved",
+    "--rotary-seq-len-interpolation-factor", "--use-rope-scaling", "--rope-scaling-factor", "--rope-type",
+    "--rope-scaling-type", "--rope-scaling-original-max-position-embeddings", "--rope-scaling-beta-fast",
+    "--rope-scaling-beta-slow", "--rope-scaling-mscale", "--rope-scaling-mscale-all-dim", "--beta-fast", "--beta-slow",
+    "--low-freq-factor", "--high-freq-factor", "--original-max-position-embeddings",
+    "--yarn-original-max-position-embeddings", "--yarn-beta-fast", "--yarn-beta-slow",
+    "--yarn-correction-range-round-to-int", "--no-yarn-correction-range-round-to-int", "--rotary-scaling-factor",
+    "--mscale", "--mscale-all-dim", "--window-size",
+    // dropout, initial weights, vocabulary
+    "--hidden-dropout", "--attention-dropout", "--init-method-std", "--embedding-init-method-std", "--seed",
+    "--untie-embeddings-and-output-weights", "--make-vocab-size-divisible-by", "--padded-vocab-size",
+    "--no-pad-vocab-size", "--pad-vocab-size-to", "--vocab-size",
+    // recomputation
+    "--recompute-activations", "--recompute-granularity", "--recompute-method", "--recompute-num-layers",
+    "--recompute-modules", "--activations-checkpoint-method", "--activations-checkpoint-num-layers",
+    "--checkpoint-num-layers",
+    // batch and length of the run
+    "--micro-batch-size", "--global-batch-size", "--rampup-batch-size", "--step-batch-size-schedule",
+    "--decrease-batch-size-if-needed", "--train-iters", "--train-samples", "--iterations-to-skip", "--skip-train",
+    "--exit-interval", "--exit-duration-in-mins", "--exit-signal-handler", "--exit-signal",
+    "--no-check-for-nan-in-loss-and-grad", "--loss-spike-threshold", "--grad-norm-skip-threshold",
+    // optimizer and schedules
+    "--optimizer", "--lr", "--min-lr", "--adam-beta1", "--adam-beta2", "--adam-eps", "--sgd-momentum", "--weight-decay",
+    "--apply-wd-to-qk-layernorm", "--no-weight-decay-cond-type", "--clip-grad", "--start-weight-decay",
+    "--end-weight-decay", "--weight-decay-incr-style", "--lr-decay-style", "--lr-decay-iters", "--lr-decay-samples",
+    "--lr-warmup-fraction", "--lr-warmup-iters", "--lr-warmup-samples", "--lr-warmup-init", "--lr-wsd-decay-style",
+    "--lr-wsd-decay-iters", "--lr-wsd-decay-samples", "--override-opt_param-scheduler",
+    "--use-checkpoint-opt_param-scheduler", "--override-lr-scheduler", "--use-checkpoint-lr-scheduler",
+    // precision
+    "--fp16", "--bf16", "--loss-scale", "--initial-loss-scale", "--min-loss-scale", "--loss-scale-window", "--hysteresis",
+    // parallel layout: one rank today, arithmetic checked for all
+    "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size",
+    "--expert-model-parallel-size", "--sequence-parallel", "--num-layers-per-virtual-pipeline-stage",
+    "--num-virtual-stages-per-pipeline-rank", "--decoder-first-pipeline-num-layers",
+    "--decoder-last-pipeline-num-layers", "--pipeline-model-parallel-layout", "--use-distributed-optimizer",
+    "--zero-stage", "--ds-sequence-parallel-size",
+    // data and tokenizer
+    "--data-path", "--split", "--train-data-path", "--valid-data-path", "--test-data-path", "--data-args-path",
+    "--per-split-data-args-path", "--data-cache-path", "--mock-data", "--dataloader-type", "--reset-position-ids",
+    "--reset-attention-mask", "--eod-mask-loss", "--tokenizer-type", "--tokenizer-model", "--tokenizer-name-or-path",
+    "--vocab-file", "--merge-file", "--vocab-extra-ids", "--null-tokenizer-eod-id", "--null-tokenizer-pad-id",
+    "--tokenizer-special-tokens", "--tiktoken-pattern", "--tiktoken-num-special-tokens",
+    // evaluation
+    "--eval-iters", "--eval-interval", "--start-eval-at-iter", "--eval-global-batch-size", "--eval-micro-batch-size",
+    "--full-validation",
+    // checkpoints
+    "--save", "--save-interval", "--save-retain-interval", "--load", "--pretrained-checkpoint", "--finetune",
+    "--ckpt-step", "--no-save-optim", "--no-save-rng", "--no-load-optim", "--no-load-rng", "--use-checkpoint-args",
+    "--no-use-tokenizer-model-from-checkpoint-args", "--exit-on-missing-checkpoint", "--override-ckpt-iteration",
+    "--ckpt-format",
+    // logs
+    "--log-interval", "--log-params-norm", "--log-throughput", "--log-progress", "--log-num-zeros-in-grad",
+    "--timing-log-level", "--timing-log-option", "--tensorboard-dir", "--tensorboard-log-interval",
+    "--tensorboard-queue-size", "--log-timers-to-tensorboard", "--no-log-loss-scale-to-tensorboard",
+    "--log-validation-ppl-to-tensorboard", "--log-memory-to-tensorboard", "--log-memory-interval",
+    "--log-world-size-to-tensorboard", "--log-batch-size-to-tensorboard", "--no-log-learnig-rate-to-tensorboard",
+    // this program
+    "--device", "--dry-run", "--print-config", "--strict",
+];
+
+/// Flags that are accepted and change nothing, by reason.
+#[rustfmt::skip]
+const NO_EFFECT: &[(&str, &[&str])] = &[
+    (
+        "chooses a kernel of other back ends; here every device has one set of kernels",
+        &[
+            "--use-flash-attn", "--use-flash-attn-v2", "--use-flash-attn-triton", "--use-flash-attn-builder",
+            "--flash-attn-backend", "--attention-backend", "--flash-attention-version", "--use-fused-rmsnorm",
+            "--use-fused-swiglu", "--use-fused-rotary-pos-emb", "--use-fusion-attn-v2", "--use-fused-ring-attention-update",
+            "--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "--no-masked-softmax-fusion",
+            "--no-scaled-masked-softmax-fusion", "--scaled-upper-triang-masked-softmax-fusion", "--no-bias-swiglu-fusion",
+            "--no-bias-dropout-fusion", "--no-rope-fusion", "--no-persist-layer-norm", "--no-gradient-accumulation-fusion",
+            "--gemm-gradient-accumulation-fusion", "--transformer-impl", "--disable-jit-fuser", "--fused-residual-rmsnorm",
+            "--use-transformer-engine-op-fuser", "--use-te-activation-func", "--disable-mem-efficient-ln",
+            "--abort-on-unmet-fused-kernel-constraints", "--jit-compile", "--shape-order", "--use-fused-lightning-indexer",
+            "--enable-cuda-graph", "--external-cuda-graph", "--cuda-graph-impl", "--cuda-graph-scope", "--cuda-graph-modules",
+            "--cuda-graph-warmup-steps", "--te-rng-tracker", "--inference-rng-tracker", "--symmetric-ar-type",
+            "--disable-bf16-reduced-precision-matmul", "--batch-invariant-mode", "--batch-invariant-backend",
+            "--output-layer-slice-num", "--coc-fused-kernel", "--use-ascend-mc2", "--use-mc2", "--use-ascend-coc",
+        ],
+    ),
+    (
+        "selects between upstream's code paths; there is one here",
+        &[
+            "--use-mcore-models", "--use-legacy-models", "--enable-experimental", "--ai-framework", "--legacy-tokenizer",
+            "--lazy-mpu-init", "--use-cpu-initialization", "--no-initialization", "--init-model-with-meta-device",
+            "--model-type-hf", "--moe-model-type", "--deepspeed", "--deepscale", "--no-pipeline-parallel", "--local-rank",
+            "--local_rank", "--yaml-cfg", "--config-logger-dir", "--adlr-autoresume", "--adlr-autoresume-interval",
+            "--attention-mask-type", "--data-impl", "--DDP-impl", "--dataset-impl", "--hccl-op-mode",
+            "--use-tp-pp-dp-mapping", "--sft-tokenizer-prompt-format", "--test-mode",
+        ],
+    ),
+    (
+        "softmax, norms and loss are computed in f32, main gradients are f32",
+        &[
+            "--attention-softmax-in-fp32", "--accumulate-allreduce-grads-in-fp32", "--fp32-allreduce",
+            "--apply-query-key-layer-scaling", "--no-query-key-layer-scaling", "--fp16-lm-cross-entropy",
+            "--grad-reduce-in-bf16", "--ddp-reduce-scatter-with-fp32-accumulation", "--embedding-weights-in-fp32",
+            "--init-norm-weight-in-fp32", "--fp32-residual-connection",
+        ],
+    ),
+    (
+        "tunes communication, and one rank has none",
+        &[
+            "--overlap-p2p-communication", "--no-overlap-p2p-communication", "--overlap-p2p-communication-warmup-flush",
+            "--overlap-grad-reduce", "--overlap-param-gather", "--overlap-param-gather-with-optimizer-step",
+            "--no-align-grad-reduce", "--no-align-param-gather", "--delay-param-gather", "--no-delay-grad-reduce",
+            "--tp-comm-overlap", "--no-tp-comm-bulk-wgrad", "--no-tp-comm-bulk-dgrad", "--no-tp-comm-overlap-ag",
+            "--no-tp-comm-overlap-rs", "--tp-comm-overlap-rs-dgrad", "--no-tp-comm-split-ag", "--no-tp-comm-split-rs",
+            "--tp-comm-bootstrap-backend", "--tp-comm-overlap-cfg", "--distributed-backend", "--distributed-timeout-minutes",
+            "--distributed-timeout-seconds-after-init", "--ddp-num-buckets", "--ddp-bucket-size",
+            "--ddp-pad-buckets-for-high-nccl-busbw", "--ddp-average-in-collective", "--use-nccl-ub", "--use-sharp",
+            "--sharp-enabled-group", "--nccl-communicator-config-path", "--high-priority-stream-groups",
+            "--disable-symmetric-registration", "--disable-gloo-process-groups", "--disable-gloo-group",
+            "--use-ring-exchange-p2p", "--cp-comm-type", "--context-parallel-algo", "--use-cp-send-recv-overlap",
+            "--no-async-tensor-model-parallel-allreduce", "--disable-async-tensor-model-parallel-allreduce",
+            "--no-contiguous-buffers-in-local-ddp", "--use-contiguous-buffers-in-ddp",
+            "--no-scatter-gather-tensors-in-pipeline", "--num-distributed-optimizer-instances",
+            "--microbatch-group-size-per-virtual-pipeline-stage", "--pipeline-model-parallel-comm-backend",
+            "--no-gradient-reduce-div-fusion", "--suggested-communication-unit-size", "--expert-tensor-parallel-size",
+            "--zero-reduce-scatter", "--zero-contigious-gradients", "--zero-reduce-bucket-size",
+            "--zero-allgather-bucket-size", "--sync-tp-duplicated-parameters", "--data-parallel-random-init",
+            "--flight-recorder-dump-path", "--flight-recorder-trace-buffer-size", "--no-flight-recorder-dump-on-timeout",
+            "--flight-recorder-include-stack-trace", "--no-flight-recorder-include-only-active",
+            "--no-flight-recorder-extra-dump-on-exec", "--no-use-layer-wise-param-layout", "--force-ds-sequence-parallel",
+            "--no-barrier-with-level-1-timing", "--kv-head-repeat-before-uly-alltoall", "--ulysses-degree-in-cp",
+        ],
+    ),
+    (
+        "tunes Python, its data loaders or its allocator, which are not there",
+        &[
+            "--manual-gc", "--manual-gc-interval", "--no-manual-gc-eval", "--num-workers", "--valid-num-workers",
+            "--num-dataset-builder-threads", "--empty-unused-memory-level", "--trust-remote-code", "--no-mmap-bin-files",
+            "--mmap-warmup", "--no-create-attention-mask-in-dataloader", "--exit-signal-handler-for-dataloader",
+            "--exit-signal-handler-for-training", "--no-shared-storage", "--dataloader-fast-cache-load",
+            "--dataloader-defer-npy-index-mmap", "--tokenizer-hf-no-use-fast", "--tokenizer-not-use-fast",
+            "--tokenizer-hf-use-fast", "--use-gigatoken", "--tokenizer-padding-side", "--use-pin-memory",
+            "--no-pin-cpu-grads", "--no-pin-cpu-params", "--logging-level", "--no-data-sharding",
+        ],
+    ),
+    (
+        "runs are deterministic here without it",
+        &["--deterministic-mode", "--npu-deterministic", "--use-deter-comp"],
+    ),
+    (
+        "changes how upstream writes checkpoints; here saves are synchronous, crash-safe and in the native format",
+        &[
+            "--async-save", "--async-strategy", "--use-persistent-ckpt-worker", "--async-ckpt-cpu-priority",
+            "--async-ckpt-io-priority", "--async-ckpt-use-cpu-shm", "--use-dist-ckpt", "--dist-ckpt-format",
+            "--dist-ckpt-workers", "--ckpt-fully-parallel-save", "--no-ckpt-fully-parallel-save",
+            "--disable-ckpt-fully-parallel-save", "--ckpt-fully-parallel-load", "--ckpt-fully-parallel-load-exchange-algo",
+            "--ckpt-fully-parallel-load-per-rank-objects", "--ckpt-fully-parallel-save-process-group",
+            "--ckpt-fully-parallel-load-process-group", "--ckpt-assume-constant-structure", "--ckpt-pg-tensors-cache-path",
+            "--ckpt-pg-tensors-cache-create", "--no-ckpt-load-validate-sharding-integrity", "--dist-ckpt-strictness",
+            "--dist-ckpt-save-pre-mcore-014", "--dist-ckpt-optim-fully-reshardable",
+            "--distrib-optim-fully-reshardable-mem-efficient", "--auto-detect-ckpt-format", "--no-save-tokenizer-assets",
+            "--ckpt-drop-redundant-extra-state", "--ckpt-convert-update-legacy-dist-opt-format", "--verify-integrity",
+            "--use-mp-args-from-checkpoint-args", "--no-strict-fsdp-dtensor-load",
+        ],
+    ),
+    (
+        "watches hardware or reports to a service that is not there",
+        &[
+            "--no-one-logger", "--enable-one-logger", "--one-logger-project", "--one-logger-run-name", "--one-logger-async",
+            "--one-logger-entity", "--app-tag-run-name", "--app-tag-run-version", "--log-straggler",
+            "--straggler-ctrlr-port", "--straggler-minmax-count", "--disable-straggler-on-startup",
+            "--run-workload-inspector-server", "--gpu-sniff-test-interval", "--log-device-memory-used", "--log-energy",
+            "--rerun-mode", "--error-injection-rate", "--error-injection-type", "--wandb-project", "--wandb-exp-name",
+            "--wandb-save-dir", "--wandb-entity", "--nvtx-ranges", "--otel-enabled", "--otel-service-name",
+            "--otel-span-groups", "--log-optimizer-states-to-tensorboard", "--codecarbon-dir", "--train-sync-interval",
+            "--check-weight-hash-across-dp-replicas-interval",
+        ],
+    ),
+    (
+        "concerns mixture-of-experts layers, and acts only with --num-experts",
+        &[
+            "--moe-router-topk", "--moe-grouped-gemm", "--moe-token-dispatcher-type", "--moe-permute-fusion",
+            "--moe-router-load-balancing-type", "--moe-aux-loss-coeff", "--moe-router-dtype", "--moe-router-score-function",
+            "--moe-permutation-async-comm", "--moe-ffn-hidden-size", "--moe-layer-freq", "--moe-z-loss-coeff",
+            "--moe-loss-coeff", "--moe-train-capacity-factor", "--moe-eval-capacity-factor", "--moe-min-capacity",
+        ],
+    ),
+];
+
+/// Flags that upstream removed with an error, and what to write instead.
+const REMOVED: &[(&str, &str)] = &[
+    ("--batch-size", "--micro-batch-size"),
+    ("--warmup", "--lr-warmup-fraction, or --lr-warmup-iters"),
+    ("--model-parallel-size", "--tensor-model-parallel-size"),
+    (
+        "--checkpoint-activations",
+        "--recompute-activations, or --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+    ),
+];
+
+/// How far a flag of the `pretrain_gpt` table is honoured.
+pub fn status_of(flag: &'static Flag, group: &Group) -> Status {
+    if ACTS.contains(&flag.name) {
+        return Status::Acts;
+    }
+    if let Some((_, instead)) = REMOVED.iter().find(|(name, _)| *name == flag.name) {
+        return Status::Removed(instead);
+    }
+    match NO_EFFECT.iter().find(|(_, names)| names.contains(&flag.name)) {
+        Some((reason, _)) => Status::NoEffect(reason),
+        None => Status::Planned(planned_reason(flag.name, group)),
+    }
+}
+
+fn planned_reason(name: &str, group: &Group) -> &'static str {
+    let about = |words: &[&str]| words.iter().any(|w| name.contains(w));
+    if about(&["moe-", "expert", "router"]) {
+        "mixture-of-experts layers are not there yet"
+    } else if about(&[
+        "mla",
+        "lora-rank",
+        "latent",
+        "qk-head-dim",
+        "qk-pos-emb",
+        "v-head-dim",
+        "rope-head-dim",
+        "nope-head",
+    ]) {
+        "multi-head latent attention is not there yet"
+    } else if about(&["mtp"]) {
+        "multi-token prediction is not there yet"
+    } else if about(&["fp8", "fp4"]) {
+        "8- and 4-bit training is not there yet"
+    } else if about(&["fsdp", "sharding-strategy"]) {
+        "fully sharded data parallelism is not there yet"
+    } else if about(&["offload", "swap", "nvme"]) {
+        "offloading is not there yet"
+    } else if about(&["muon", "lion", "precision-aware"]) {
+        "this optimizer is not there yet; adam and sgd are"
+    } else if about(&["mamba", "hybrid", "linear-", "gdp-", "dsa-", "index", "mhc"]) {
+        "attention variants other than softmax attention are not there yet"
+    } else if about(&["profile", "memory-snapshot", "memory-history"]) {
+        "the profiler is not there yet"
+    } else if about(&["sft", "instruction", "prompt-type", "lora"]) {
+        "fine-tuning data and adapters are not there yet"
+    } else if about(&["spec"]) {
+        "Python model code is not supported"
+    } else {
+        match group.name {
+            "rl" => "reinforcement learning is not there yet",
+            "inference" => "inference options are not there yet",
+            "vision" | "biencoder" => "this trains GPT models only",
+            "modelopt" => "quantisation and distillation are not there yet",
+            _ if group.source == Source::Legacy => "removed from Megatron, and not supported yet",
+            _ => "not supported yet",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flags::Table;
+
+    #[test]
+    fn every_overlay_row_names_a_flag_and_none_stands_twice() {
+        let table = Table::pretrain();
+        let mut seen = std::collections::BTreeSet::new();
+        let no_effect = NO_EFFECT.iter().flat_map(|(_, names)| names.iter());
+        for name in ACTS.iter().chain(no_effect).chain(REMOVED.iter().map(|(name, _)| name)) {
+            assert!(table.find(name).is_some(), "{name} is in no table");
+            assert!(seen.insert(name), "{name} stands twice");
+        }
+    }
+}
