@@ -32,14 +32,36 @@ pub fn mix(a: u64, b: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Standard normal number `index` of stream `key` (Box-Muller in f64, one counter a number).
+/// Standard normal number `index` of stream `key`.
 ///
 /// `index` is the element's index in the *global* tensor: any shard draws the same value for the same element.
+/// Four neighbours share a counter: its words give two Box-Muller pairs, computed in f64.
 pub fn normal(key: u64, index: u64) -> f32 {
-    let r = philox4x32(key, [index as u32, (index >> 32) as u32, 0, 0]);
-    let u = (f64::from(r[0]) + 0.5) / 4_294_967_296.0;
-    let v = f64::from(r[1]) / 4_294_967_296.0;
-    ((-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()) as f32
+    normal4(key, index / 4)[(index % 4) as usize]
+}
+
+/// Numbers `start..` of stream `key`, each as [`normal`] gives it.
+pub fn fill_normal(key: u64, start: u64, out: &mut [f32]) {
+    let mut i = 0;
+    while i < out.len() {
+        let at = start + i as u64;
+        let lane = (at % 4) as usize;
+        let n = (4 - lane).min(out.len() - i);
+        out[i..i + n].copy_from_slice(&normal4(key, at / 4)[lane..lane + n]);
+        i += n;
+    }
+}
+
+fn normal4(key: u64, block: u64) -> [f32; 4] {
+    let r = philox4x32(key, [block as u32, (block >> 32) as u32, 0, 0]);
+    let pair = |a: u32, b: u32| {
+        let u = (f64::from(a) + 0.5) / 4_294_967_296.0;
+        let (sin, cos) = (std::f64::consts::TAU * f64::from(b) / 4_294_967_296.0).sin_cos();
+        let radius = (-2.0 * u.ln()).sqrt();
+        [(radius * cos) as f32, (radius * sin) as f32]
+    };
+    let ([a, b], [c, d]) = (pair(r[0], r[1]), pair(r[2], r[3]));
+    [a, b, c, d]
 }
 
 /// Key of one dropout site in one step. `site` names the place in the model (a [`hash_name`]).
@@ -78,6 +100,17 @@ mod tests {
         }
         // standard error of the mean is 1/sqrt(n) = 0.0032, of the variance sqrt(2/n) = 0.0045; four of each
         assert!((s / n as f64).abs() < 0.013 && (q / n as f64 - 1.0).abs() < 0.018);
+    }
+
+    #[test]
+    fn bulk_equals_single_from_any_start() {
+        for start in 0..5u64 {
+            let mut bulk = [0f32; 11];
+            fill_normal(3, start, &mut bulk);
+            for (i, v) in bulk.iter().enumerate() {
+                assert_eq!(v.to_bits(), normal(3, start + i as u64).to_bits());
+            }
+        }
     }
 
     #[test]

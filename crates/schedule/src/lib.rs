@@ -1,1 +1,70 @@
 //! Pipeline schedules as data. Pure functions over the mesh.
+//!
+//! A schedule is the list of steps that one stage performs for one global batch. The executor runs the list; nothing
+//! else decides an order. `BackwardInput` and `BackwardWeight` split what `Backward` does at once, for zero-bubble
+//! schedules; 1F1B uses `Backward`, or activation peaks explode.
+
+mod pipe;
+
+pub use pipe::{Pipe, gpipe, one_f_one_b};
+
+/// One step of a stage. `chunk` is a virtual stage held here, `mb` a micro-batch of the global batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Runs the chunk's layers forward.
+    Forward {
+        /// Virtual stage.
+        chunk: usize,
+        /// Micro-batch.
+        mb: usize,
+    },
+    /// Input and weight gradients of the chunk.
+    Backward {
+        /// Virtual stage.
+        chunk: usize,
+        /// Micro-batch.
+        mb: usize,
+    },
+    /// Input gradients only; what the weight gradients need is kept.
+    BackwardInput {
+        /// Virtual stage.
+        chunk: usize,
+        /// Micro-batch.
+        mb: usize,
+    },
+    /// The weight gradients that an earlier `BackwardInput` left.
+    BackwardWeight {
+        /// Virtual stage.
+        chunk: usize,
+        /// Micro-batch.
+        mb: usize,
+    },
+    /// Receives the chunk's input from the stage before.
+    RecvForward {
+        /// Virtual stage.
+        chunk: usize,
+        /// Micro-batch.
+        mb: usize,
+    },
+    /// Sends the chunk's output to the stage after.
+    SendForward {
+        /// Virtual stage.
+        chunk: usize,
+        /// Micro-batch.
+        mb: usize,
+    },
+    /// Receives the gradient of the chunk's output from the stage after.
+    RecvBackward {
+        /// Virtual stage.
+        chunk: usize,
+        /// Micro-batch.
+        mb: usize,
+    },
+    /// Sends the gradient of the chunk's input to the stage before.
+    SendBackward {
+        /// Virtual stage.
+        chunk: usize,
+        /// Micro-batch.
+        mb: usize,
+    },
+}
