@@ -1,0 +1,230 @@
+//! `tokenizer.json` through the `tokenizers` library, with the special tokens that `transformers` would give it.
+
+mod files;
+pub(crate) mod special;
+
+use crate::tokenizer::{MEGATRON_CLASS, Tokenizer};
+use crate::{Error, TokenizerSpec};
+use serde_json::{Map, Value, json};
+use special::SpecialTokens;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use tokenizers::AddedToken;
+
+/// A run of whitespace this long (in characters) overflows the backtracking stack of the pattern engine, which then
+/// stops splitting without a word: ids would silently differ from the reference library's.
+const MAX_WHITESPACE_RUN: usize = 900_000;
+
+/// Largest `tokenizer.json` that is read. The largest public ones have about 35 MB.
+const MAX_FILE_BYTES: u64 = 512 << 20;
+
+/// A tokenizer of the Hugging Face `tokenizers` library: `tokenizer.json`, or GPT-2's `vocab.json` and `merges.txt`.
+///
+/// As in Megatron (`megatron/core/tokenizers/text/libraries/huggingface_tokenizer.py`) the text of a special token in
+/// a document becomes that token's id, what the post-processor adds around a text is kept (unless
+/// `--tokenizer-hf-no-include-special-tokens`), truncation and padding saved in the file are ignored, and the
+/// vocabulary counts added tokens.
+#[derive(Debug)]
+pub struct HuggingFaceTokenizer {
+    inner: tokenizers::Tokenizer,
+    name: String,
+    vocab_size: usize,
+    special: Ids,
+    include_special_tokens: bool,
+    adds_bos: bool,
+    identifiers: Map<String, Value>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Ids {
+    bos: Option<u32>,
+    eos: Option<u32>,
+    eod: Option<u32>,
+    pad: Option<u32>,
+}
+
+impl HuggingFaceTokenizer {
+    /// From `--tokenizer-model` or `--tokenizer-name-or-path`: a `tokenizer.json`, or the folder that has it, with
+    /// `tokenizer_config.json`, `special_tokens_map.json` and `config.json` beside it where they exist.
+    ///
+    /// # Errors
+    /// The path is not here, a file is not what it should be, or a token asked for is not in the vocabulary.
+    pub fn from_spec(spec: &TokenizerSpec) -> Result<HuggingFaceTokenizer, Error> {
+        let (flag, path) = match (&spec.tokenizer_model, &spec.tokenizer_name_or_path) {
+            (Some(path), _) => ("--tokenizer-model", path),
+            (None, Some(path)) => ("--tokenizer-name-or-path", path),
+            (None, None) => {
+                return Err(Error::MissingFlag {
+                    tokenizer: "HuggingFaceTokenizer",
+                    flag: "--tokenizer-model (or --tokenizer-name-or-path): a folder with tokenizer.json",
+                });
+            }
+        };
+        let files = files::locate(flag, path)?;
+        let inner = read_tokenizer(&files.tokenizer)?;
+        let special = SpecialTokens::read(&files)?;
+
+        let python_list =
+            |tokens: &[String]| format!("[{}]", tokens.iter().map(|t| format!("'{t}'")).collect::<Vec<_>>().join(", "));
+        let mut ids = Map::new();
+        ids.insert("class".into(), json!(MEGATRON_CLASS));
+        ids.insert("tokenizer_path".into(), json!(path));
+        ids.insert("vocab_file".into(), json!("None"));
+        ids.insert("merges_file".into(), json!("None"));
+        ids.insert("additional_special_tokens".into(), json!(python_list(&spec.special_tokens)));
+        ids.insert("use_fast".into(), json!("True"));
+        ids.insert("trust_remote_code".into(), json!("False"));
+        ids.insert("include_special_tokens".into(), json!(python_bool(!spec.hf_no_include_special_tokens)));
+        HuggingFaceTokenizer::assemble(&spec.tokenizer_type, inner, special, spec, &files.tokenizer, ids)
+    }
+
+    /// Adds the tokens that the file lacks, resolves the special ones to ids and measures the vocabulary.
+    pub(crate) fn assemble(
+        name: &str,
+        mut inner: tokenizers::Tokenizer,
+        special: SpecialTokens,
+        spec: &TokenizerSpec,
+        file: &Path,
+        mut identifiers: Map<String, Value>,
+    ) -> Result<HuggingFaceTokenizer, Error> {
+        let malformed = |detail: String| Error::Malformed { path: file.into(), detail };
+        inner.with_truncation(None).map_err(|e| malformed(e.to_string()))?;
+        inner.with_padding(None);
+
+        for (declared, token) in &special.added {
+            let is_special = token.special;
+            let tokens = [token.clone()];
+            let added = if is_special { inner.add_special_tokens(tokens) } else { inner.add_tokens(tokens) };
+            added.map_err(|e| malformed(e.to_string()))?;
+            let got = inner.token_to_id(&token.content);
+            if got != Some(*declared) {
+                return Err(malformed(format!(
+                    "tokenizer_config.json gives token {:?} the id {declared}, but the vocabulary gives it {}",
+                    token.content,
+                    got.map_or("none".into(), |id| id.to_string())
+                )));
+            }
+        }
+        let named = special.named.iter().chain(&spec.special_tokens);
+        let missing: Vec<AddedToken> =
+            named.filter(|t| inner.token_to_id(t).is_none()).map(|t| AddedToken::from(t.as_str(), true)).collect();
+        inner.add_special_tokens(missing).map_err(|e| malformed(e.to_string()))?;
+
+        let id = |token: &Option<String>| token.as_deref().and_then(|t| inner.token_to_id(t));
+        let mut ids =
+            Ids { bos: id(&special.bos), eos: id(&special.eos), eod: id(&special.eos), pad: id(&special.pad) };
+        if let Some(token) = &spec.eod_token {
+            ids.eod = Some(inner.token_to_id(token).ok_or_else(|| Error::Argument {
+                flag: "--eod-token",
+                detail: format!("{token:?} is not a token of {}", file.display()),
+            })?);
+            identifiers.insert("eod_token".into(), json!(token));
+        }
+        let vocab_size = vocab_size(&inner);
+        let mut tokenizer = HuggingFaceTokenizer {
+            inner,
+            name: name.into(),
+            vocab_size,
+            special: ids,
+            include_special_tokens: !spec.hf_no_include_special_tokens,
+            adds_bos: false,
+            identifiers,
+        };
+        let mut probe = Vec::new();
+        tokenizer.encode("a", &mut probe)?;
+        tokenizer.adds_bos = tokenizer.special.bos.is_some() && probe.first().copied() == tokenizer.special.bos;
+        Ok(tokenizer)
+    }
+}
+
+/// One more than the largest id. Equal to `len(tokenizer)` of the reference unless the vocabulary has holes, where the
+/// count is too small for the ids it stands for.
+fn vocab_size(inner: &tokenizers::Tokenizer) -> usize {
+    let largest = inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
+    largest.max(inner.get_vocab_size(true))
+}
+
+pub(crate) fn python_bool(b: bool) -> &'static str {
+    if b { "True" } else { "False" }
+}
+
+/// Reads a `tokenizer.json` of bounded size. The library is known to panic on some malformed files, and the file is
+/// the user's: a panic becomes an error here.
+fn read_tokenizer(path: &Path) -> Result<tokenizers::Tokenizer, Error> {
+    let malformed = |detail: String| Error::Malformed { path: path.into(), detail };
+    let bytes = files::read_limited(path, MAX_FILE_BYTES)?;
+    catch_unwind(AssertUnwindSafe(|| tokenizers::Tokenizer::from_bytes(&bytes)))
+        .map_err(|_| malformed("not a tokenizer.json: the tokenizers library crashed on it".into()))?
+        .map_err(|e| malformed(format!("not a tokenizer.json that the tokenizers library can read: {e}")))
+}
+
+impl Tokenizer for HuggingFaceTokenizer {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<(), Error> {
+        let error = |detail: String| Error::Encode { tokenizer: self.name.clone(), detail };
+        if text.len() >= MAX_WHITESPACE_RUN && longest_whitespace_run(text) >= MAX_WHITESPACE_RUN {
+            return Err(error(format!("the text has {MAX_WHITESPACE_RUN} or more whitespace characters in a row")));
+        }
+        let encoding = self.inner.encode_fast(text, self.include_special_tokens).map_err(|e| error(e.to_string()))?;
+        out.extend_from_slice(encoding.get_ids());
+        Ok(())
+    }
+
+    fn decode(&self, ids: &[u32]) -> Result<String, Error> {
+        self.inner
+            .decode(ids, !self.include_special_tokens)
+            .map_err(|e| Error::Decode { tokenizer: self.name.clone(), detail: e.to_string() })
+    }
+
+    fn eod(&self) -> Option<u32> {
+        self.special.eod
+    }
+
+    fn pad(&self) -> Option<u32> {
+        self.special.pad
+    }
+
+    fn bos(&self) -> Option<u32> {
+        self.special.bos
+    }
+
+    fn eos(&self) -> Option<u32> {
+        self.special.eos
+    }
+
+    fn adds_bos(&self) -> bool {
+        self.adds_bos
+    }
+
+    fn unique_identifiers(&self) -> Map<String, Value> {
+        self.identifiers.clone()
+    }
+}
+
+/// Characters of the longest run of whitespace.
+fn longest_whitespace_run(text: &str) -> usize {
+    let (mut longest, mut run) = (0, 0);
+    for c in text.chars() {
+        run = if c.is_whitespace() { run + 1 } else { 0 };
+        longest = longest.max(run);
+    }
+    longest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whitespace_runs() {
+        assert_eq!(longest_whitespace_run("a  \u{3000}\tb c"), 4);
+        assert_eq!(longest_whitespace_run(""), 0);
+    }
+}
