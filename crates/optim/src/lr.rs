@@ -206,7 +206,7 @@ impl LrSchedule {
         match self.wsd_decay_style {
             WsdDecayStyle::Linear => 1.0 - ratio,
             WsdDecayStyle::Cosine => 0.5 * ((PI * ratio).cos() + 1.0),
-            // The base is hidden from the compiler: it would turn 0.5^q into exp2(-q), which rounds differently.
+            // The base is hidden from the compiler: it turns 0.5^q into exp2(-q), which may round differently.
             WsdDecayStyle::Exponential => 2.0 * black_box(0.5_f64).powf(ratio) - 1.0,
             WsdDecayStyle::MinusSqrt => 1.0 - ratio.sqrt(),
         }

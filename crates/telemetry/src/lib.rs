@@ -1,1 +1,39 @@
-//! Log lines to the letter of Megatron's, timers, curves.
+//! Log lines to the letter of Megatron's, timers, metric files, FLOPs, and a loss curve for the terminal.
+//!
+//! Everything here turns numbers into text or bytes. Nothing decides which rank prints, and there is no global state:
+//! one rank owns its [`Timers`], [`IntervalStats`] and writers.
+
+pub mod curve;
+pub mod flops;
+pub mod jsonl;
+pub mod lines;
+pub mod pyfmt;
+pub mod stats;
+pub mod tensorboard;
+pub mod timers;
+pub mod timestamp;
+pub mod training_line;
+
+use std::io;
+use std::path::PathBuf;
+
+pub use curve::{Curve, Glyphs};
+pub use flops::GptShape;
+pub use jsonl::{JsonlWriter, Metric};
+pub use stats::IntervalStats;
+pub use tensorboard::{EventWriter, Scalar, TrainingScalars, ValidationScalars};
+pub use timers::{TimerReport, Timers};
+pub use timestamp::Timestamp;
+pub use training_line::TrainingLine;
+
+/// A metrics file that cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} the metrics file {}: {source}; check that the folder exists, is writable and has space", path.display())]
+pub struct MetricsFileError {
+    /// What was attempted.
+    pub action: &'static str,
+    /// The file.
+    pub path: PathBuf,
+    /// The operating system's answer.
+    pub source: io::Error,
+}

@@ -1,0 +1,10 @@
+//! TensorBoard event files with Megatron's tags, written by hand: TFRecord framing, masked CRC-32C, three protobuf
+//! messages.
+
+mod crc32c;
+mod tags;
+mod writer;
+
+pub use crc32c::crc32c;
+pub use tags::{Scalar, TrainingScalars, ValidationScalars};
+pub use writer::EventWriter;
