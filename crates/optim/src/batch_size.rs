@@ -31,8 +31,8 @@ pub enum BatchSizeError {
     /// The batch does not split evenly.
     #[error(
         "global batch size ({global_batch_size}) is not divisible by micro batch size ({micro_batch_size}) times data \
-         parallel size ({data_parallel_size}); the nearest legal sizes are {}, or add --decrease-batch-size-if-needed",
-        legal_neighbours(*global_batch_size, *micro_batch_size * *data_parallel_size)
+         parallel size ({data_parallel_size}); the nearest legal sizes are {}; with a constant or ramped batch, --decrease-batch-size-if-needed rounds down",
+        legal_neighbours(*global_batch_size, *micro_batch_size, *data_parallel_size)
     )]
     NotDivisible {
         /// Batch size at the current sample.
@@ -57,8 +57,8 @@ pub enum BatchSizeError {
     },
     /// The ramp does not reach the global batch size in whole increments, or has none.
     #[error(
-        "--rampup-batch-size {start} {increment} {samples}: {why} (global batch size {global_batch_size}); START plus a \
-         positive number of INCREMENTs must give the global batch size, and SAMPLES must be positive"
+        "--rampup-batch-size {start} {increment} {samples}: {why} (global batch size {global_batch_size}); START plus \
+         a positive number of INCREMENTs must give the global batch size, and SAMPLES must be positive"
     )]
     Rampup {
         /// First batch size.
@@ -93,7 +93,8 @@ const fn below(size: u64, unit: u64) -> u64 {
     size - size % unit
 }
 
-fn legal_neighbours(size: u64, unit: u64) -> String {
+fn legal_neighbours(size: u64, micro_batch_size: u64, data_parallel_size: u64) -> String {
+    let unit = micro_batch_size.saturating_mul(data_parallel_size).max(1);
     let lower = below(size, unit);
     let upper = lower.saturating_add(unit);
     if lower == 0 { format!("{upper}") } else { format!("{lower} and {upper}") }

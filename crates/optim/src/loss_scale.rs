@@ -1,8 +1,9 @@
 //! Loss scaling for fp16 gradients. (Megatron: `grad_scaler.py`.)
 //!
-//! Dynamic: an overflow resets the count of good steps and uses up one unit of hysteresis; with none left, every further
-//! overflow multiplies the scale by the backoff factor, never below the minimum. `growth_interval` good steps in a row
-//! multiply it by the growth factor and refill the hysteresis. All arithmetic is f32, as the scale lives on the device.
+//! Dynamic: an overflow resets the count of good steps and uses up one unit of hysteresis; with none left, every
+//! further overflow multiplies the scale by the backoff factor, never below the minimum. `growth_interval` good steps
+//! in a row multiply it by the growth factor and refill the hysteresis. All arithmetic is f32, as the scale lives on
+//! the device.
 
 use thiserror::Error;
 

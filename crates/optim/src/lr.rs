@@ -154,7 +154,8 @@ impl LrSchedule {
         min_lr + coeff * (max_lr - min_lr)
     }
 
-    /// Checks what Megatron asserts: finite rates, 0 ≤ min ≤ max, init ≤ max, warm-up shorter than decay, WSD length given.
+    /// Checks what Megatron asserts: 0 ≤ min ≤ max, init ≤ max, warm-up shorter than decay, WSD length given; and that
+    /// rates are finite.
     pub fn validate(&self) -> Result<(), SchedulerError> {
         let rates = [("--lr", self.max_lr), ("--min-lr", self.min_lr), ("--lr-warmup-init", self.init_lr)];
         for (flag, rate) in rates {

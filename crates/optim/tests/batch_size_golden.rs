@@ -151,7 +151,7 @@ fn sizes_that_leave_no_microbatch_are_errors() {
     assert!(matches!(new(4, 2, 0, false), Err(BatchSizeError::Zero { .. })));
     assert!(matches!(new(4, u64::MAX, 2, false), Err(BatchSizeError::Overflow { .. })));
     assert!(new(6, 2, 2, false).unwrap_err().to_string().contains("4 and 8"));
-    assert!(new(3, 2, 2, false).unwrap_err().to_string().contains("sizes are 4,"));
+    assert!(new(3, 2, 2, false).unwrap_err().to_string().contains("sizes are 4;"));
     let steps = BatchSchedule::parse_steps("0:16", None).unwrap();
     assert_eq!(MicrobatchCalculator::new(steps, 2, 2, true, 0), Err(BatchSizeError::StepWithDecrease));
 }

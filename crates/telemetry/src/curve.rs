@@ -53,8 +53,8 @@ impl Frame {
 }
 
 impl Curve {
-    /// The picture of `points` (iteration, value) in increasing iteration, lines joined by newlines. Values that are not
-    /// finite leave a gap; without any finite value the text says so.
+    /// The picture of `points` (iteration, value) in increasing iteration, lines joined by newlines. Values that are
+    /// not finite leave a gap; without any finite value the text says so.
     pub fn draw(&self, points: &[(u64, f64)]) -> String {
         let finite: Vec<(f64, f64)> =
             points.iter().filter(|(_, y)| y.is_finite()).map(|&(x, y)| (x as f64, y)).collect();
@@ -132,7 +132,7 @@ impl Curve {
     }
 }
 
-/// Four significant places or so, whatever the size.
+/// Three decimals, or scientific notation for very small and very large values.
 fn label(value: f64) -> String {
     let size = value.abs();
     if value == 0.0 || (0.01..100_000.0).contains(&size) { format!("{value:.3}") } else { format!("{value:.2e}") }

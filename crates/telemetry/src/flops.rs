@@ -1,9 +1,9 @@
 //! Floating-point operations of a dense GPT, as `--log-throughput` counts them.
 //! (Megatron: `num_floating_point_operations`.)
 //!
-//! Per token: 6·{ L·[h·q + 2·h·kv + q·h (projections) + s·q (causal core: two products over half the mask) + g·h·f] + h·V },
-//! q = heads × head size, kv = groups × head size, g = 3 with a gated MLP, else 2. The 6 is 2 per multiply-add, times
-//! one forward and two backward products. Recomputation is not counted.
+//! Per token: 6·{ L·[ (2·h·q + 2·h·kv) + s·q + g·h·f ] + h·V }: projections, causal core (two products over half the
+//! mask), MLP, logits; q = heads × head size, kv = groups × head size, g = 3 with a gated MLP, else 2. The 6 is 2 per
+//! multiply-add, times one forward and two backward products. Recomputation is not counted.
 
 /// Shape of a dense GPT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

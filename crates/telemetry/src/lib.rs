@@ -28,7 +28,10 @@ pub use training_line::TrainingLine;
 
 /// A metrics file that cannot be written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {action} the metrics file {}: {source}; check that the folder exists, is writable and has space", path.display())]
+#[error(
+    "cannot {action} the metrics file {}: {source}; check that the folder exists, is writable and has space",
+    path.display()
+)]
 pub struct MetricsFileError {
     /// What was attempted.
     pub action: &'static str,

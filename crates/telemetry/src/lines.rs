@@ -150,7 +150,7 @@ pub fn world_size(world: usize, data: usize, context: usize, tensor: usize, pipe
     )
 }
 
-/// The start-up dump of all arguments, sorted without regard to case. Values are already Python's text (`None`, `True`).
+/// The start-up dump of all arguments, sorted without regard to case. Values are Python's text (`None`, `True`).
 pub fn arguments(arguments: &[(String, String)]) -> String {
     let row = |(name, value): &(String, String)| {
         let dots = ".".repeat(48_usize.saturating_sub(name.chars().count()));
@@ -182,8 +182,8 @@ pub struct MemoryReport {
 pub fn memory(rank: usize, iterations: u64, report: MemoryReport) -> String {
     let mb = |bytes: u64| fixed(bytes as f64 / 1_048_576.0, 2);
     format!(
-        "[Rank {rank}] (after {iterations} iterations) memory (MB) | allocated: {} | max allocated: {} | reserved: {} | \
-         max reserved: {}",
+        "[Rank {rank}] (after {iterations} iterations) memory (MB) | allocated: {} | max allocated: {} | reserved: {} \
+         | max reserved: {}",
         mb(report.allocated),
         mb(report.max_allocated),
         mb(report.reserved),

@@ -1,7 +1,7 @@
 //! Numbers as Python's `format` prints them.
 //!
-//! Both languages round the exact binary value half to even, so the digits are equal; Python differs in writing at least
-//! two exponent digits with a sign, and in the spelling of values that are not finite.
+//! Both languages round the exact binary value half to even, so the digits are equal; Python differs in writing at
+//! least two exponent digits with a sign, and in the spelling of values that are not finite.
 
 /// Python's `{:.<digits>E}`: `1.500000E-05`, `INF`, `NAN`.
 ///

@@ -20,8 +20,8 @@ impl IntervalStats {
     /// Takes note of one iteration: its losses (name, value), whether its update was skipped, and its wall time in
     /// seconds.
     ///
-    /// Losses of skipped iterations are not summed; the iteration counts as NaN when one of them is not finite. A NaN in
-    /// an applied iteration spoils the average instead, as in Megatron, and so removes it from the line.
+    /// Losses of skipped iterations are not summed; the iteration counts as NaN when one of them is not finite. A NaN
+    /// in an applied iteration spoils the average instead, as in Megatron, and so removes it from the line.
     pub fn record(&mut self, losses: &[(&str, f32)], skipped: bool, seconds: f64) {
         self.elapsed += seconds;
         if skipped {

@@ -1,4 +1,5 @@
-//! FLOPs against published rows of NVIDIA's Megatron Bridge performance tables, and against the formula of the 2021 paper.
+//! FLOPs against published rows of NVIDIA's Megatron Bridge performance tables (releases 26.02 to 26.04), and against
+//! the formula of the 2021 paper.
 
 use ferrotron_telemetry::GptShape;
 

@@ -60,7 +60,7 @@ fn training_line_with_everything_and_wide_numbers() {
             loss("z_loss", -0.5),
             loss("load_balancing_loss", 1.000_000_5),
         ],
-        metrics: vec![loss("tokens per expert", 3.142)],
+        metrics: vec![loss("tokens per expert", 2.875)],
         loss_scale: 4_294_967_296.0,
         grad_norm: Some(f64::NAN),
         num_zeros: Some(1234),
@@ -72,11 +72,11 @@ fn training_line_with_everything_and_wide_numbers() {
     assert_eq!(
         line.to_string(),
         " [2026-01-01 00:00:00.000000] iteration 123456789/123456789 | consumed samples: 1234567890123 | skipped \
-         samples:           42 | elapsed time per iteration (ms): 0.2 | throughput per GPU (TFLOP/s/GPU): 731.2 | energy \
-         per GPU (J/iter/GPU): 1234.6 | power per GPU (W/GPU): 701.4 | learning rate: 3.000000E-05 | global batch size: \
-         100000 | lm loss: 0.000000E+00 | load_balancing_loss: 1.000001E+00 | tokens per expert: 3.14 | loss scale: \
-         4294967296.0 | grad norm: nan | num zeros: 1234.0 | params norm: 99.999 | number of skipped iterations: 1000 | \
-         number of nan iterations:   3 |"
+         samples:           42 | elapsed time per iteration (ms): 0.2 | throughput per GPU (TFLOP/s/GPU): 731.2 \
+         | energy per GPU (J/iter/GPU): 1234.6 | power per GPU (W/GPU): 701.4 | learning rate: 3.000000E-05 | \
+         global batch size: 100000 | lm loss: 0.000000E+00 | load_balancing_loss: 1.000001E+00 | tokens per \
+         expert: 2.88 | loss scale: 4294967296.0 | grad norm: nan | num zeros: 1234.0 | params norm: 99.999 | \
+         number of skipped iterations: 1000 | number of nan iterations:   3 |"
     );
 }
 
@@ -131,13 +131,15 @@ fn evaluation_between_rulers() {
     assert_eq!(
         lines::evaluation(EvaluationPoint::During(100), None, &loss),
         format!(
-            "{ruler}\n validation loss at iteration 100 | lm loss value: 3.250000E+00 | lm loss PPL: 2.579034E+01 | \n{ruler}"
+            "{ruler}\n validation loss at iteration 100 | lm loss value: 3.250000E+00 | lm loss PPL: 2.579034E+01 | \
+             \n{ruler}"
         )
     );
     let text = lines::evaluation(EvaluationPoint::FinalTest(7), Some("code"), &[("lm loss".to_string(), 99.0)]);
     assert!(
         text.contains(
-            "\n validation-code loss at iteration 7 on test set | lm loss value: 9.900000E+01 | lm loss PPL: 4.851652E+08 | \n"
+            "\n validation-code loss at iteration 7 on test set | lm loss value: 9.900000E+01 | \
+             lm loss PPL: 4.851652E+08 | \n"
         ),
         "{text}"
     );
@@ -215,7 +217,7 @@ fn start_up() {
     };
     assert_eq!(
         lines::memory(0, 2, report),
-        "[Rank 0] (after 2 iterations) memory (MB) | allocated: 542.30 | max allocated: 624.00 | reserved: 648.00 | max \
-         reserved: 648.00"
+        "[Rank 0] (after 2 iterations) memory (MB) | allocated: 542.30 | max allocated: 624.00 | reserved: 648.00 | \
+         max reserved: 648.00"
     );
 }
