@@ -1,1 +1,29 @@
 //! Layers with forward and backward: linear, norm, attention, mlp, embedding, head; wrappers.
+//!
+//! One class serves one rank and many: a layer holds its share of the parameters and speaks to its groups, and makes
+//! no call at all in a group of one. Shape letters: T tokens, H hidden, N heads, G KV groups, D head dim, F ffn,
+//! V vocabulary; all per rank unless said.
+
+pub mod attention;
+pub mod build;
+pub mod compose;
+pub mod core_attention;
+pub mod embedding;
+pub mod head;
+pub mod linear;
+pub mod mlp;
+pub mod norm;
+pub mod recompute;
+pub mod rope;
+
+pub use attention::{AttentionConfig, SelfAttention};
+pub use build::Builder;
+pub use compose::{Chain, Drop, PreNorm, Residual};
+pub use core_attention::{CoreAttention, Qkv};
+pub use embedding::Embedding;
+pub use head::{Head, Loss};
+pub use linear::{ColumnLinear, LinearSpec, RowLinear};
+pub use mlp::Mlp;
+pub use norm::{Norm, NormKind};
+pub use recompute::Recompute;
+pub use rope::{Rope, RopeScaling, RopeSpec};

@@ -1,0 +1,179 @@
+//! Self-attention: fused qkv projection, optional q/k norm, optional rotation, core attention, output projection.
+//! (megatron/core/transformer/attention.py, `SelfAttention`.)
+
+use ferrotron_base::philox::hash_name;
+use ferrotron_device::ops::QkvDims;
+use ferrotron_device::{Result, Tensor};
+use ferrotron_runtime::{Ctx, Layer, Micro, Tensors};
+
+use crate::compose::SavesInput;
+use crate::linear::LinearGrad;
+use crate::{Builder, ColumnLinear, CoreAttention, LinearSpec, Norm, NormKind, Qkv, Recompute, Rope, RowLinear};
+
+/// Shape and options of a self-attention layer. Heads and groups of all ranks.
+#[derive(Clone)]
+pub struct AttentionConfig {
+    /// H.
+    pub hidden: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// KV groups.
+    pub groups: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Factor of q k^T.
+    pub scale: f32,
+    /// Keys that a query sees at most.
+    pub window: Option<usize>,
+    /// Bias of the qkv projection.
+    pub qkv_bias: bool,
+    /// Bias of the output projection.
+    pub proj_bias: bool,
+    /// Normalise each head's q and k (`--qk-layernorm`): kind, eps, and whether the stored weight is factor less 1.
+    pub qk_norm: Option<(NormKind, f32, bool)>,
+    /// Rotation.
+    pub rope: Option<Rope>,
+    /// Dropout of probabilities.
+    pub dropout: f32,
+    /// Standard deviation of qkv's initial weights.
+    pub std: f32,
+    /// Standard deviation of the output projection's.
+    pub proj_std: f32,
+    /// Run core attention's forward again in backward.
+    pub recompute_core: bool,
+}
+
+/// Self-attention.
+pub struct SelfAttention {
+    qkv: ColumnLinear,
+    qk_norm: Option<(Norm, Norm)>,
+    rope: Option<Rope>,
+    core: Recompute<CoreAttention>,
+    proj: RowLinear,
+    dims: QkvDims,
+}
+
+/// What self-attention saves.
+pub struct AttentionSaved {
+    x: Tensor,
+    /// q and k before their norms, with the statistics.
+    normed: Option<((Tensor, Tensor), (Tensor, Tensor))>,
+    core: <Recompute<CoreAttention> as Layer>::Saved,
+    context: Tensor,
+}
+
+impl Tensors for AttentionSaved {
+    fn each(&mut self, f: &mut dyn FnMut(&mut Tensor)) {
+        f(&mut self.x);
+        self.normed.each(f);
+        self.core.each(f);
+        f(&mut self.context);
+    }
+}
+
+impl SelfAttention {
+    /// Registers the parameters under `name` (`decoder.layers.3.self_attention`).
+    pub fn new(b: &mut Builder<'_>, name: &str, c: &AttentionConfig) -> SelfAttention {
+        let (heads, groups) = (c.heads / b.tp_size, c.groups / b.tp_size);
+        let dims = QkvDims { heads, groups, head_dim: c.head_dim };
+        let fused = (c.heads + 2 * c.groups) * c.head_dim;
+        let qkv = ColumnLinear::new(
+            b,
+            &LinearSpec {
+                name: &format!("{name}.linear_qkv"),
+                out_parts: &[fused],
+                inputs: c.hidden,
+                bias: c.qkv_bias,
+                std: c.std,
+            },
+        );
+        let qk_norm = c.qk_norm.map(|(kind, eps, plus_one)| {
+            let mut norm = |which| Norm::new(b, &format!("{name}.{which}_layernorm"), kind, c.head_dim, eps, plus_one);
+            (norm("q"), norm("k"))
+        });
+        let proj = RowLinear::new(
+            b,
+            &LinearSpec {
+                name: &format!("{name}.linear_proj"),
+                out_parts: &[c.hidden],
+                inputs: c.heads * c.head_dim,
+                bias: c.proj_bias,
+                std: c.proj_std,
+            },
+        );
+        let core = CoreAttention {
+            heads,
+            groups,
+            head_dim: c.head_dim,
+            scale: c.scale,
+            window: c.window,
+            drop: (c.dropout, hash_name(&format!("{name}.core_attention"))),
+        };
+        let core = Recompute { on: c.recompute_core, inner: core };
+        SelfAttention { qkv, qk_norm, rope: c.rope.clone(), core, proj, dims }
+    }
+
+    /// Three tensors for q, k and v of `t` tokens.
+    fn alloc_qkv(&self, cx: &Ctx, t: usize) -> Result<Qkv> {
+        let d = self.dims;
+        let kv = || cx.alloc([t, d.groups, d.head_dim]);
+        Ok(Qkv { q: cx.alloc([t, d.heads, d.head_dim])?, k: kv()?, v: kv()? })
+    }
+}
+
+impl Layer for SelfAttention {
+    type In = Tensor;
+    type Out = Tensor;
+    type Saved = AttentionSaved;
+    type WGrad = (LinearGrad, LinearGrad);
+
+    fn forward(&self, cx: &mut Ctx, mb: &Micro, x: Tensor) -> Result<(Tensor, AttentionSaved)> {
+        let (fused, x) = self.qkv.forward(cx, mb, x)?;
+        let mut h = self.alloc_qkv(cx, fused.rows())?;
+        cx.ops().qkv_split(&cx.stream, self.dims, &fused, &mut h.q, &mut h.k, &mut h.v)?;
+        drop(fused);
+        let mut normed = None;
+        if let Some((q_norm, k_norm)) = &self.qk_norm {
+            let (q, q_saved) = q_norm.forward(cx, mb, h.q)?;
+            let (k, k_saved) = k_norm.forward(cx, mb, h.k)?;
+            (h.q, h.k) = (q, k);
+            normed = Some((q_saved, k_saved));
+        }
+        if let Some(rope) = &self.rope {
+            rope.apply(cx, mb, false, &mut h.q)?;
+            rope.apply(cx, mb, false, &mut h.k)?;
+        }
+        let (context, core) = self.core.forward(cx, mb, h)?;
+        let (y, context) = self.proj.forward(cx, mb, context)?;
+        Ok((y, AttentionSaved { x, normed, core, context }))
+    }
+
+    fn backward(&self, cx: &mut Ctx, mb: &Micro, dy: Tensor, saved: AttentionSaved) -> Result<(Tensor, Self::WGrad)> {
+        let (d_context, proj_grad) = self.proj.backward(cx, mb, dy, saved.context)?;
+        let (mut d, ()) = self.core.backward(cx, mb, d_context, saved.core)?;
+        if let Some(rope) = &self.rope {
+            rope.apply(cx, mb, true, &mut d.q)?;
+            rope.apply(cx, mb, true, &mut d.k)?;
+        }
+        if let Some(((q_norm, k_norm), (q_saved, k_saved))) = self.qk_norm.as_ref().zip(saved.normed) {
+            d.q = q_norm.backward(cx, mb, d.q, q_saved)?.0;
+            d.k = k_norm.backward(cx, mb, d.k, k_saved)?.0;
+        }
+        let mut d_fused = cx.alloc([d.q.rows(), self.dims.fused_cols()])?;
+        cx.ops().qkv_merge(&cx.stream, self.dims, &d.q, &d.k, &d.v, &mut d_fused)?;
+        drop(d);
+        let (dx, qkv_grad) = self.qkv.backward(cx, mb, d_fused, saved.x)?;
+        Ok((dx, (qkv_grad, proj_grad)))
+    }
+
+    fn weight_grad(&self, cx: &mut Ctx, mb: &Micro, w: Self::WGrad) -> Result<()> {
+        self.qkv.weight_grad(cx, mb, w.0)?;
+        self.proj.weight_grad(cx, mb, w.1)
+    }
+}
+
+impl SavesInput for SelfAttention {
+    fn input_of(saved: &mut AttentionSaved) -> &mut Tensor {
+        &mut saved.x
+    }
+}

@@ -1,0 +1,79 @@
+//! What constructors of layers are given.
+
+use std::sync::Arc;
+
+use ferrotron_base::{ShardBox, ShardSpec};
+use ferrotron_device::{Device, Stream};
+use ferrotron_runtime::{Groups, Init, ParamId, ParamSpec, ParamTable};
+
+/// Where layers register their parameters, and which share of each is theirs.
+pub struct Builder<'a> {
+    /// The stage's parameters.
+    pub table: &'a mut ParamTable,
+    /// For constant tables (rotations).
+    pub device: &'a Arc<dyn Device>,
+    /// Stream on which those are written.
+    pub stream: &'a Stream,
+    /// Rank in the tensor-parallel group.
+    pub tp_rank: usize,
+    /// Size of the tensor-parallel group.
+    pub tp_size: usize,
+    /// Activations between blocks are split by rows over that group.
+    pub sequence_parallel: bool,
+}
+
+impl<'a> Builder<'a> {
+    /// A builder for a rank of these groups.
+    pub fn new(
+        table: &'a mut ParamTable,
+        device: &'a Arc<dyn Device>,
+        stream: &'a Stream,
+        groups: &Groups,
+        sequence_parallel: bool,
+    ) -> Builder<'a> {
+        let (tp_rank, tp_size) = (groups.tp.rank(), groups.tp.size());
+        Builder { table, device, stream, tp_rank, tp_size, sequence_parallel: sequence_parallel && tp_size > 1 }
+    }
+
+    /// This rank's rows of a tensor made of `parts` stacked along dim 0, each split evenly over the group.
+    ///
+    /// # Panics
+    /// When a part does not divide: validation of the configuration comes first.
+    pub fn split_rows(&self, name: &str, parts: &[usize], other_dims: &[usize]) -> ShardSpec {
+        let mut global = vec![parts.iter().sum::<usize>()];
+        global.extend_from_slice(other_dims);
+        let mut start = 0;
+        let mut boxes = vec![];
+        for &part in parts {
+            assert!(part.is_multiple_of(self.tp_size), "{name}: {part} rows do not divide over {} ranks", self.tp_size);
+            let n = part / self.tp_size;
+            boxes.push(ShardBox::rows(&global, start + self.tp_rank * n, n));
+            start += part;
+        }
+        ShardSpec { name: name.into(), global, boxes }
+    }
+
+    /// This rank's columns of a `[rows, cols]` matrix.
+    ///
+    /// # Panics
+    /// As [`Builder::split_rows`].
+    pub fn split_cols(&self, name: &str, rows: usize, cols: usize) -> ShardSpec {
+        assert!(cols.is_multiple_of(self.tp_size), "{name}: {cols} columns do not divide over {} ranks", self.tp_size);
+        let n = cols / self.tp_size;
+        let part = ShardBox { start: vec![0, self.tp_rank * n], len: vec![rows, n] };
+        ShardSpec { name: name.into(), global: vec![rows, cols], boxes: vec![part] }
+    }
+
+    /// Registers a vector of which every rank of the group holds a copy. `rows_split`: it acts on activations whose
+    /// rows are split, so its gradient is partial when sequence parallel.
+    pub fn replicated_vector(&mut self, name: String, n: usize, init: Init, rows_split: bool) -> ParamId {
+        let spec = ParamSpec::vector(ShardSpec::whole(name, &[n]), init);
+        self.replicated(spec, rows_split)
+    }
+
+    /// Registers a parameter of which every rank of the group holds a copy.
+    pub fn replicated(&mut self, spec: ParamSpec, rows_split: bool) -> ParamId {
+        let partial = rows_split && self.sequence_parallel;
+        self.table.add(ParamSpec { tp_replicated: self.tp_size > 1, grad_partial_over_tp: partial, ..spec })
+    }
+}

@@ -1,0 +1,157 @@
+//! Column- and row-parallel linear layers (Shoeybi et al., Megatron-LM, 2019; sequence parallel: Korthikanti et al.
+//! 2022). `y = x W^T + b`, W `[out,in]`.
+//!
+//! Column: W's rows are split; forward gathers rows of x when sequence parallel, backward reduces dx.
+//! Row: W's columns are split; forward reduces y, backward gathers dy. The weight gradient runs under the in-flight
+//! reduction of dx. dW and db accumulate; dx is new.
+
+use ferrotron_device::ops::Gemm;
+use ferrotron_device::{Result, Tensor};
+use ferrotron_runtime::{Ctx, Init, Layer, Micro, ParamId, ParamSpec, WeightGrads};
+
+use crate::Builder;
+
+/// Sizes and initial values of a linear layer.
+#[derive(Clone, Debug)]
+pub struct LinearSpec<'a> {
+    /// Name without `.weight`.
+    pub name: &'a str,
+    /// Output features of each fused part (gate and up are two); a column-parallel layer splits each.
+    pub out_parts: &'a [usize],
+    /// Input features.
+    pub inputs: usize,
+    /// Has a bias, initially 0.
+    pub bias: bool,
+    /// Standard deviation of the initial weights.
+    pub std: f32,
+}
+
+/// A linear layer whose output features are split over the tensor-parallel group.
+pub struct ColumnLinear {
+    weight: ParamId,
+    bias: Option<ParamId>,
+    out: usize,
+}
+
+/// What a deferred weight gradient needs: x and dy, each as its layer holds it between steps.
+pub type LinearGrad = Option<(Tensor, Tensor)>;
+
+impl ColumnLinear {
+    /// Registers the parameters.
+    pub fn new(b: &mut Builder<'_>, l: &LinearSpec<'_>) -> ColumnLinear {
+        let weight = b.split_rows(&format!("{}.weight", l.name), l.out_parts, &[l.inputs]);
+        let out = weight.local_shape().rows();
+        let bias = l.bias.then(|| {
+            let shard = b.split_rows(&format!("{}.bias", l.name), l.out_parts, &[]);
+            b.table.add(ParamSpec::vector(shard, Init::Zeros))
+        });
+        ColumnLinear { weight: b.table.add(ParamSpec::matrix(weight, l.std)), bias, out }
+    }
+
+    /// Output features held here.
+    pub fn out(&self) -> usize {
+        self.out
+    }
+}
+
+impl Layer for ColumnLinear {
+    type In = Tensor;
+    type Out = Tensor;
+    type Saved = Tensor;
+    type WGrad = LinearGrad;
+
+    fn forward(&self, cx: &mut Ctx, _: &Micro, x: Tensor) -> Result<(Tensor, Tensor)> {
+        let full = cx.gather_rows(x.clone())?;
+        let mut y = cx.alloc([full.rows(), self.out])?;
+        let (w, bias) = (cx.weight(self.weight), self.bias.map(|b| cx.weight(b)));
+        cx.ops().gemm(&cx.stream, Gemm::NT, &full, &w.data, bias.as_ref().map(|b| &b.data), &mut y)?;
+        Ok((y, x))
+    }
+
+    fn backward(&self, cx: &mut Ctx, mb: &Micro, dy: Tensor, x: Tensor) -> Result<(Tensor, LinearGrad)> {
+        let mut dx = cx.alloc([dy.rows(), x.cols()])?;
+        cx.ops().gemm(&cx.stream, Gemm::NN, &dy, &cx.weight(self.weight).data, None, &mut dx)?;
+        let dx = cx.reduce_rows(dx)?;
+        let mut later = Some((x, dy));
+        if cx.when == WeightGrads::Now {
+            self.weight_grad(cx, mb, later.take())?;
+        }
+        Ok((dx.wait(), later))
+    }
+
+    fn weight_grad(&self, cx: &mut Ctx, _: &Micro, w: LinearGrad) -> Result<()> {
+        let Some((x, dy)) = w else { return Ok(()) };
+        if cx.trainable(self.weight) {
+            let x = cx.gather_rows(x)?;
+            cx.accumulate_weight_grad(self.weight, &dy, &x)?;
+        }
+        accumulate_bias_grad(cx, self.bias, &dy)
+    }
+}
+
+/// A linear layer whose input features are split over the tensor-parallel group.
+pub struct RowLinear {
+    weight: ParamId,
+    bias: Option<ParamId>,
+    out: usize,
+}
+
+impl RowLinear {
+    /// Registers the parameters.
+    pub fn new(b: &mut Builder<'_>, l: &LinearSpec<'_>) -> RowLinear {
+        let out = l.out_parts.iter().sum();
+        let weight = b.split_cols(&format!("{}.weight", l.name), out, l.inputs);
+        let bias = l.bias.then(|| b.replicated_vector(format!("{}.bias", l.name), out, Init::Zeros, false));
+        RowLinear { weight: b.table.add(ParamSpec::matrix(weight, l.std)), bias, out }
+    }
+}
+
+impl Layer for RowLinear {
+    type In = Tensor;
+    type Out = Tensor;
+    type Saved = Tensor;
+    type WGrad = LinearGrad;
+
+    fn forward(&self, cx: &mut Ctx, _: &Micro, x: Tensor) -> Result<(Tensor, Tensor)> {
+        let mut y = cx.alloc([x.rows(), self.out])?;
+        // The bias enters the sum once: with the first rank's part.
+        let bias = self.bias.filter(|_| cx.groups.tp.rank() == 0).map(|b| cx.weight(b));
+        let w = cx.weight(self.weight);
+        cx.ops().gemm(&cx.stream, Gemm::NT, &x, &w.data, bias.as_ref().map(|b| &b.data), &mut y)?;
+        Ok((cx.reduce_rows(y)?.wait(), x))
+    }
+
+    fn backward(&self, cx: &mut Ctx, _: &Micro, dy: Tensor, x: Tensor) -> Result<(Tensor, LinearGrad)> {
+        let full = cx.gather_rows(dy.clone())?;
+        let mut dx = cx.alloc([x.rows(), x.cols()])?;
+        cx.ops().gemm(&cx.stream, Gemm::NN, &full, &cx.weight(self.weight).data, None, &mut dx)?;
+        if cx.when == WeightGrads::Later {
+            // Keep this rank's rows of dy, not all of them: they are gathered again.
+            return Ok((dx, Some((x, dy))));
+        }
+        self.accumulate(cx, &full, &x)?;
+        Ok((dx, None))
+    }
+
+    fn weight_grad(&self, cx: &mut Ctx, _: &Micro, w: LinearGrad) -> Result<()> {
+        let Some((x, dy)) = w else { return Ok(()) };
+        let full = cx.gather_rows(dy)?;
+        self.accumulate(cx, &full, &x)
+    }
+}
+
+impl RowLinear {
+    fn accumulate(&self, cx: &Ctx, dy: &Tensor, x: &Tensor) -> Result<()> {
+        if cx.trainable(self.weight) {
+            cx.accumulate_weight_grad(self.weight, dy, x)?;
+        }
+        accumulate_bias_grad(cx, self.bias, dy)
+    }
+}
+
+fn accumulate_bias_grad(cx: &Ctx, bias: Option<ParamId>, dy: &Tensor) -> Result<()> {
+    match bias {
+        Some(b) if cx.trainable(b) => cx.ops().column_sum(&cx.stream, dy, &mut cx.params.grad(b)?),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,99 @@
+//! LayerNorm and RMSNorm over the last `width` elements. dx is new; dw and db accumulate in backward, whatever
+//! `cx.when` says: they cost nothing next to a matrix product.
+
+use ferrotron_device::{Result, Tensor};
+use ferrotron_runtime::{Ctx, Init, Layer, Micro, ParamId};
+
+use crate::Builder;
+
+/// Which normalisation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// Mean and variance, weight and bias.
+    Layer,
+    /// Root mean square, weight only.
+    Rms,
+}
+
+/// A normalisation.
+pub struct Norm {
+    weight: ParamId,
+    bias: Option<ParamId>,
+    eps: f32,
+    plus_one: bool,
+    width: usize,
+}
+
+impl Norm {
+    /// Registers `name.weight` (and `name.bias`) of `width` elements. `plus_one`: the stored weight is the factor
+    /// less 1 (`--apply-layernorm-1p`).
+    pub fn new(b: &mut Builder<'_>, name: &str, kind: NormKind, width: usize, eps: f32, plus_one: bool) -> Norm {
+        let init = if plus_one { Init::Zeros } else { Init::Ones };
+        let weight = b.replicated_vector(format!("{name}.weight"), width, init, true);
+        let bias =
+            (kind == NormKind::Layer).then(|| b.replicated_vector(format!("{name}.bias"), width, Init::Zeros, true));
+        Norm { weight, bias, eps, plus_one, width }
+    }
+
+    /// The output again from what forward saved, for those who did not keep it.
+    pub fn replay(&self, cx: &Ctx, saved: &(Tensor, Tensor)) -> Result<Tensor> {
+        Ok(self.run(cx, &saved.0)?.0)
+    }
+
+    fn run(&self, cx: &Ctx, x: &Tensor) -> Result<(Tensor, Tensor)> {
+        let rows = x.numel() / self.width;
+        let mut y = cx.pool.alloc(x.dtype(), *x.shape())?;
+        let w = cx.weight(self.weight);
+        let stats = match self.bias {
+            Some(b) => {
+                let mut stats = cx.alloc_f32([2, rows])?;
+                let b = cx.weight(b);
+                let ops = cx.ops();
+                ops.layer_norm(&cx.stream, self.eps, self.plus_one, x, &w.data, &b.data, &mut y, &mut stats)?;
+                stats
+            }
+            None => {
+                let mut rstd = cx.alloc_f32([rows])?;
+                cx.ops().rms_norm(&cx.stream, self.eps, self.plus_one, x, &w.data, &mut y, &mut rstd)?;
+                rstd
+            }
+        };
+        Ok((y, stats))
+    }
+}
+
+impl Layer for Norm {
+    type In = Tensor;
+    type Out = Tensor;
+    /// x, statistics.
+    type Saved = (Tensor, Tensor);
+    type WGrad = ();
+
+    fn forward(&self, cx: &mut Ctx, _: &Micro, x: Tensor) -> Result<(Tensor, (Tensor, Tensor))> {
+        let (y, stats) = self.run(cx, &x)?;
+        Ok((y, (x, stats)))
+    }
+
+    fn backward(&self, cx: &mut Ctx, _: &Micro, dy: Tensor, saved: (Tensor, Tensor)) -> Result<(Tensor, ())> {
+        let (x, stats) = saved;
+        let mut dx = cx.pool.alloc(x.dtype(), *x.shape())?;
+        let w = cx.weight(self.weight).data;
+        let mut dw = if cx.trainable(self.weight) { Some(cx.params.grad(self.weight)?) } else { None };
+        let ops = cx.ops();
+        match self.bias {
+            Some(b) => {
+                let mut db = if cx.trainable(b) { Some(cx.params.grad(b)?) } else { None };
+                let dwb = dw.as_mut().zip(db.as_mut());
+                ops.layer_norm_backward(&cx.stream, self.plus_one, &x, &w, &stats, &dy, &mut dx, dwb)?;
+            }
+            None => {
+                ops.rms_norm_backward(&cx.stream, self.plus_one, &x, &w, &stats, &dy, &mut dx, dw.as_mut())?;
+            }
+        }
+        Ok((dx, ()))
+    }
+
+    fn weight_grad(&self, _: &mut Ctx, _: &Micro, (): ()) -> Result<()> {
+        Ok(())
+    }
+}

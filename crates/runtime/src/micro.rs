@@ -1,0 +1,100 @@
+//! One micro-batch's world.
+
+use ferrotron_device::{DType, Device, Pool, Result, Stream, Tensor, error::expect, host};
+use std::sync::Arc;
+
+/// A micro-batch as the data loader makes it, on the host. T tokens in B packed sequences.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MicroHost {
+    /// Token ids `[T]`.
+    pub ids: Vec<i32>,
+    /// Label ids `[T]`.
+    pub labels: Vec<i32>,
+    /// Position ids `[T]`, for embeddings and rotations; restarted at document ends when asked.
+    pub positions: Vec<i32>,
+    /// Global sample number of each token, low 31 bits: with `offset`, the key of dropout.
+    pub sample: Vec<i32>,
+    /// Offset of each token in its sample.
+    pub offset: Vec<i32>,
+    /// Weight of each token's loss in the step's loss: mask / (mask sum of the micro-batch * micro-batches), or the
+    /// mask itself when the loss is per token.
+    pub weight: Vec<f32>,
+    /// First token of each sequence, and T: attention stays inside a sequence.
+    pub cu_seqlens: Vec<i32>,
+}
+
+impl MicroHost {
+    /// Longest sequence.
+    pub fn max_len(&self) -> usize {
+        self.cu_seqlens.windows(2).map(|w| (w[1] - w[0]).max(0) as usize).max().unwrap_or(0)
+    }
+
+    /// Checks that all parts belong together, so that kernels may trust them.
+    fn check(&self) -> Result<()> {
+        let t = self.ids.len();
+        for (what, n) in [
+            ("labels", self.labels.len()),
+            ("positions", self.positions.len()),
+            ("sample ids", self.sample.len()),
+            ("offsets", self.offset.len()),
+            ("weights", self.weight.len()),
+        ] {
+            expect("micro-batch", what, t, n)?;
+        }
+        expect("micro-batch", "first sequence", Some(&0), self.cu_seqlens.first())?;
+        expect("micro-batch", "end of the last sequence", Some(&(t as i32)), self.cu_seqlens.last())?;
+        expect("micro-batch", "sequence order", true, self.cu_seqlens.is_sorted())
+    }
+}
+
+/// A micro-batch on the device.
+pub struct Micro {
+    /// Index in the global batch of this rank.
+    pub index: usize,
+    /// Longest sequence.
+    pub max_len: usize,
+    /// `I32[T]`
+    pub ids: Tensor,
+    /// `I32[T]`
+    pub labels: Tensor,
+    /// `I32[T]`
+    pub positions: Tensor,
+    /// `I32[T]`
+    pub sample: Tensor,
+    /// `I32[T]`
+    pub offset: Tensor,
+    /// `F32[T]`
+    pub weight: Tensor,
+    /// `I32[B+1]`
+    pub cu_seqlens: Tensor,
+}
+
+impl Micro {
+    /// Uploads a micro-batch in stream order.
+    pub fn upload(device: &dyn Device, s: &Stream, pool: &Arc<Pool>, index: usize, h: &MicroHost) -> Result<Micro> {
+        h.check()?;
+        let ints = |v: &[i32]| {
+            let mut t = pool.alloc(DType::I32, [v.len()])?;
+            host::write_i32(device, s, v, &mut t)?;
+            Ok(t)
+        };
+        let mut weight = pool.alloc(DType::F32, [h.weight.len()])?;
+        host::write_f32(device, s, &h.weight, &mut weight)?;
+        Ok(Micro {
+            index,
+            max_len: h.max_len(),
+            ids: ints(&h.ids)?,
+            labels: ints(&h.labels)?,
+            positions: ints(&h.positions)?,
+            sample: ints(&h.sample)?,
+            offset: ints(&h.offset)?,
+            weight,
+            cu_seqlens: ints(&h.cu_seqlens)?,
+        })
+    }
+
+    /// Tokens.
+    pub fn tokens(&self) -> usize {
+        self.ids.numel()
+    }
+}

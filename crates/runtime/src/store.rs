@@ -1,0 +1,294 @@
+//! Parameters and main gradients in flat buffers.
+//!
+//! Parameters of one dtype share a flat buffer, in reverse order of registration (backward finishes the last layers
+//! first), each aligned to 64 elements, cut into buckets whose ends are padded to lcm(N, 128) for N data-parallel
+//! ranks. Main gradients, F32, use the same offsets. ZeRO-1 and -2 are ranges of these buffers.
+
+use std::ops::Range;
+
+use ferrotron_base::{DType, lcm, round_up};
+use ferrotron_device::pool::persistent;
+use ferrotron_device::{Device, Error, Result, Stream, Tensor, host};
+
+use crate::{DecayClass, ParamId, ParamTable};
+
+/// Parameters start at multiples of this many elements.
+const PARAM_ALIGN: usize = 64;
+/// Bucket ends are multiples of this, so that every rank's share is aligned.
+const BUCKET_ALIGN: usize = 128;
+
+/// How the store is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// Storage of parameters that name none of their own.
+    pub dtype: DType,
+    /// Data-parallel ranks.
+    pub dp_size: usize,
+    /// This rank among them.
+    pub dp_rank: usize,
+    /// Each rank owns (updates, keeps optimizer state for) only its share of every bucket.
+    pub shard_optimizer: bool,
+    /// A bucket closes when it holds this many elements.
+    pub bucket_elements: usize,
+    /// Seed of the initial values.
+    pub seed: u64,
+}
+
+/// A flat buffer.
+pub struct Buffer {
+    /// Storage of its parameters.
+    pub dtype: DType,
+    /// Parameters, `dtype[len]`.
+    pub param: Tensor,
+    /// Main gradients, `F32[len]`; absent when nothing here is trainable.
+    pub grad: Option<Tensor>,
+    /// Element ranges that are reduced together, in the order in which backward completes them.
+    pub buckets: Vec<Range<usize>>,
+}
+
+/// A range of one parameter that this rank updates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedRange {
+    /// The parameter.
+    pub id: ParamId,
+    /// Which buffer.
+    pub buffer: usize,
+    /// Elements of the buffer.
+    pub range: Range<usize>,
+    /// Where in the parameter's local copy the range starts.
+    pub offset: usize,
+}
+
+/// A rank's parameters and gradients.
+pub struct ParamStore {
+    table: ParamTable,
+    options: StoreOptions,
+    buffers: Vec<Buffer>,
+    /// By parameter: buffer and first element.
+    places: Vec<(usize, usize)>,
+}
+
+impl ParamStore {
+    /// Lays out, allocates and initialises.
+    pub fn new(table: ParamTable, options: StoreOptions, device: &dyn Device, s: &Stream) -> Result<ParamStore> {
+        let mut dtypes: Vec<(DType, bool)> = vec![];
+        for (_, spec) in table.iter() {
+            let kind = (spec.dtype.unwrap_or(options.dtype), spec.trainable);
+            if !dtypes.contains(&kind) {
+                dtypes.push(kind);
+            }
+        }
+        let mut places = vec![(0, 0); table.len()];
+        let mut buffers = vec![];
+        for (dtype, trainable) in dtypes {
+            let members = table
+                .iter()
+                .rev()
+                .filter(|(_, p)| (p.dtype.unwrap_or(options.dtype), p.trainable) == (dtype, trainable));
+            let members: Vec<(ParamId, usize)> = members.map(|(id, p)| (id, p.numel())).collect();
+            let (offsets, buckets) = lay_out(&members, &options);
+            for (&(id, _), offset) in members.iter().zip(offsets) {
+                places[id.0] = (buffers.len(), offset);
+            }
+            let len = buckets.last().map_or(0, |b| b.end);
+            let param = persistent(device, s, "parameters", dtype, len)?;
+            let grad = if trainable { Some(persistent(device, s, "main gradients", DType::F32, len)?) } else { None };
+            buffers.push(Buffer { dtype, param, grad, buckets });
+        }
+        let store = ParamStore { table, options, buffers, places };
+        store.initialise(device, s)?;
+        Ok(store)
+    }
+
+    fn initialise(&self, device: &dyn Device, s: &Stream) -> Result<()> {
+        if !device.info().computes {
+            return Ok(());
+        }
+        let ids: Vec<ParamId> = self.table.iter().map(|(id, _)| id).collect();
+        let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
+        // Values are drawn by threads, a few parameters at a time so that the host never holds a second model.
+        for some in ids.chunks(workers) {
+            let values: Vec<Vec<f32>> = std::thread::scope(|scope| {
+                let jobs: Vec<_> = some
+                    .iter()
+                    .map(|&id| scope.spawn(move || self.table.spec(id).initial_values(self.options.seed)))
+                    .collect();
+                jobs.into_iter().map(|j| j.join().expect("drawing numbers does not panic")).collect()
+            });
+            for (&id, values) in some.iter().zip(&values) {
+                host::write_f32(device, s, values, &mut self.weight(id))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What was registered.
+    pub fn table(&self) -> &ParamTable {
+        &self.table
+    }
+
+    /// How it is laid out.
+    pub fn options(&self) -> &StoreOptions {
+        &self.options
+    }
+
+    /// The flat buffers.
+    pub fn buffers(&self) -> &[Buffer] {
+        &self.buffers
+    }
+
+    /// Buffer and first element of a parameter.
+    pub fn place(&self, id: ParamId) -> (usize, usize) {
+        self.places[id.0]
+    }
+
+    /// A parameter's values, in its storage dtype.
+    pub fn weight(&self, id: ParamId) -> Tensor {
+        let (buffer, offset) = self.places[id.0];
+        self.buffers[buffer].param.view(offset, self.table.spec(id).shard.local_shape())
+    }
+
+    /// A parameter's main gradient, F32.
+    pub fn grad(&self, id: ParamId) -> Result<Tensor> {
+        let (buffer, offset) = self.places[id.0];
+        let spec = self.table.spec(id);
+        match &self.buffers[buffer].grad {
+            Some(g) => Ok(g.view(offset, spec.shard.local_shape())),
+            None => {
+                Err(Error::Parameter { name: spec.shard.name.clone(), what: "is frozen: it has no gradient".into() })
+            }
+        }
+    }
+
+    /// Sets all main gradients to zero.
+    pub fn zero_grads(&self, device: &dyn Device, s: &Stream) -> Result<()> {
+        for g in self.buffers.iter().filter_map(|b| b.grad.as_ref()) {
+            device.fill_bytes(s, g.ptr(), g.bytes(), 0)?;
+        }
+        Ok(())
+    }
+
+    /// What this rank updates: all trainable parameters, or its share of every bucket.
+    pub fn owned_ranges(&self) -> Vec<OwnedRange> {
+        let mut out = vec![];
+        for (id, spec) in self.table.iter().filter(|(_, p)| p.trainable) {
+            let (buffer, start) = self.places[id.0];
+            let end = start + spec.numel();
+            for b in &self.buffers[buffer].buckets {
+                let share = self.share(b);
+                let range = start.max(share.start)..end.min(share.end);
+                if !range.is_empty() {
+                    let offset = range.start - start;
+                    out.push(OwnedRange { id, buffer, range, offset });
+                }
+            }
+        }
+        out
+    }
+
+    /// The part of a bucket that this rank owns.
+    pub fn share(&self, bucket: &Range<usize>) -> Range<usize> {
+        if !self.options.shard_optimizer {
+            return bucket.clone();
+        }
+        let n = bucket.len() / self.options.dp_size;
+        let start = bucket.start + self.options.dp_rank * n;
+        start..start + n
+    }
+
+    /// The decay class of a parameter.
+    pub fn decay(&self, id: ParamId) -> DecayClass {
+        self.table.spec(id).decay
+    }
+}
+
+/// Offsets of the members (in the given order) and the buckets.
+fn lay_out(members: &[(ParamId, usize)], o: &StoreOptions) -> (Vec<usize>, Vec<Range<usize>>) {
+    let end_align = lcm(o.dp_size, BUCKET_ALIGN);
+    let (mut at, mut bucket_start) = (0, 0);
+    let (mut offsets, mut buckets) = (vec![], vec![]);
+    for (i, &(_, n)) in members.iter().enumerate() {
+        at = round_up(at, PARAM_ALIGN);
+        offsets.push(at);
+        at += n;
+        if at - bucket_start >= o.bucket_elements || i + 1 == members.len() {
+            at = round_up(at, end_align);
+            buckets.push(bucket_start..at);
+            bucket_start = at;
+        }
+    }
+    (offsets, buckets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Init, ParamSpec};
+    use ferrotron_base::ShardSpec;
+    use ferrotron_device::StreamRole;
+    use ferrotron_device::dry::Dry;
+
+    fn table() -> ParamTable {
+        let mut t = ParamTable::default();
+        t.add(ParamSpec::matrix(ShardSpec::whole("a", &[30, 7]), 0.1));
+        t.add(ParamSpec::vector(ShardSpec::whole("b", &[7]), Init::Zeros));
+        t.add(ParamSpec::matrix(ShardSpec::whole("c", &[11, 13]), 0.1));
+        t
+    }
+
+    fn store(dp_size: usize, dp_rank: usize, bucket_elements: usize) -> ParamStore {
+        let dev = Dry::new("dry:0", 1 << 30);
+        let s = dev.stream(StreamRole::Compute).unwrap();
+        let o = StoreOptions { dtype: DType::BF16, dp_size, dp_rank, shard_optimizer: true, bucket_elements, seed: 1 };
+        ParamStore::new(table(), o, &dev, &s).unwrap()
+    }
+
+    #[test]
+    fn reverse_order_aligned_and_bucketed() {
+        let s = store(3, 0, 100);
+        let at: Vec<usize> = (0..3).map(|i| s.place(ParamId(i)).1).collect();
+        assert_eq!(at, [448, 384, 0], "c first (143 elements fill a bucket of lcm(3,128) = 384), then b, then a");
+        assert_eq!(s.buffers()[0].buckets, [0..384, 384..768]);
+        assert_eq!(s.weight(ParamId(0)).shape()[..], [30, 7]);
+        assert_eq!(s.grad(ParamId(2)).unwrap().dtype(), DType::F32);
+    }
+
+    #[test]
+    fn shares_cover_every_parameter_once() {
+        for n in [1, 2, 3, 5] {
+            for bucket in [1, 100, 1 << 20] {
+                let mut seen: Vec<Vec<bool>> = table().iter().map(|(_, p)| vec![false; p.numel()]).collect();
+                for r in 0..n {
+                    for own in store(n, r, bucket).owned_ranges() {
+                        for i in 0..own.range.len() {
+                            let cell = &mut seen[own.id.0][own.offset + i];
+                            assert!(!*cell, "owned twice");
+                            *cell = true;
+                        }
+                    }
+                }
+                assert!(seen.iter().flatten().all(|&x| x));
+            }
+        }
+    }
+
+    #[test]
+    fn frozen_parameters_have_no_gradient() {
+        let mut t = table();
+        let frozen = ParamSpec { trainable: false, ..ParamSpec::matrix(ShardSpec::whole("f", &[4, 4]), 0.1) };
+        let id = t.add(frozen);
+        let dev = Dry::new("dry:0", 1 << 30);
+        let s = dev.stream(StreamRole::Compute).unwrap();
+        let o = StoreOptions {
+            dtype: DType::F32,
+            dp_size: 1,
+            dp_rank: 0,
+            shard_optimizer: false,
+            bucket_elements: 1 << 20,
+            seed: 1,
+        };
+        let store = ParamStore::new(t, o, &dev, &s).unwrap();
+        assert!(store.grad(id).unwrap_err().to_string().contains("frozen"));
+        assert!(store.owned_ranges().iter().all(|r| r.id != id));
+    }
+}
