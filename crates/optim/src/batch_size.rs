@@ -31,7 +31,8 @@ pub enum BatchSizeError {
     /// The batch does not split evenly.
     #[error(
         "global batch size ({global_batch_size}) is not divisible by micro batch size ({micro_batch_size}) times data \
-         parallel size ({data_parallel_size}); the nearest legal sizes are {}; with a constant or ramped batch, --decrease-batch-size-if-needed rounds down",
+         parallel size ({data_parallel_size}); the nearest legal sizes are {}; with a \
+         constant or ramped batch, --decrease-batch-size-if-needed rounds down",
         legal_neighbours(*global_batch_size, *micro_batch_size, *data_parallel_size)
     )]
     NotDivisible {
