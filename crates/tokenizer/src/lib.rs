@@ -7,6 +7,7 @@ pub mod factory;
 pub mod gpt2;
 pub mod hf;
 pub mod null;
+pub mod preprocess;
 pub mod tokenizer;
 
 pub use bytes::ByteLevelTokenizer;

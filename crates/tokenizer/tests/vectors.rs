@@ -3,6 +3,8 @@
 //! fallback with normalizers and `<s>`, GPT-2), on code, many scripts, emoji, control characters, special tokens in
 //! text, random Unicode and long runs.
 
+#![allow(clippy::unwrap_used)] // a panic is how a test reports
+
 use ferrotron_tokenizer::{Tokenizer, TokenizerSpec, build};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -123,8 +125,13 @@ fn tokens_from_flags() {
     assert!(e.contains("--eod-token") && e.contains("<nope>") && e.contains("tokenizer.json"), "{e}");
 }
 
+/// 450015 is the reference's count for the longest run that is accepted.
 #[test]
 fn a_million_spaces_are_refused_not_garbled() {
+    for kind in ["chatml", "llama3"] {
+        let text = " ".repeat(899_999) + &"x y z".repeat(3);
+        assert_eq!(encode(&*tokenizer(kind, false), &text).len(), 450_015, "{kind}");
+    }
     let t = tokenizer("gpt2", false);
     let e = t.encode(&" ".repeat(1_000_000), &mut vec![]).unwrap_err().to_string();
     assert!(e.contains("whitespace"), "{e}");
@@ -160,7 +167,8 @@ impl Drop for Folder {
 #[test]
 fn malformed_folders_are_errors_that_name_the_file() {
     let good = std::fs::read(golden("chatml/tokenizer.json")).unwrap();
-    let cases: [(&str, &[(&str, &[u8])], &[&str]); 6] = [
+    type Case<'a> = (&'a str, &'a [(&'a str, &'a [u8])], &'a [&'a str]);
+    let cases: [Case; 6] = [
         ("empty", &[], &["no tokenizer.json", "copy it"]),
         ("spm", &[("tokenizer.model", b"x")], &["no tokenizer.json", "SentencePiece"]),
         ("bpe", &[("vocab.json", b"{}"), ("merges.txt", b"")], &["no tokenizer.json", "GPT2BPETokenizer"]),
