@@ -4,6 +4,7 @@
 //! does not compile. 1F1B, interleaving and zero-bubble are then orderings of data, and memory is known before a run.
 
 use std::any::Any;
+use std::sync::Arc;
 
 use ferrotron_device::tensor::Tensors;
 use ferrotron_device::{Error, Pending, Result, Tensor};
@@ -30,6 +31,24 @@ pub trait Layer: Send + Sync + 'static {
 
     /// Accumulates deferred weight gradients into the fp32 main gradients.
     fn weight_grad(&self, cx: &mut Ctx, mb: &Micro, w: Self::WGrad) -> Result<()>;
+}
+
+/// A shared layer is a layer.
+impl<L: Layer> Layer for Arc<L> {
+    type In = L::In;
+    type Out = L::Out;
+    type Saved = L::Saved;
+    type WGrad = L::WGrad;
+
+    fn forward(&self, cx: &mut Ctx, mb: &Micro, x: L::In) -> Result<(L::Out, L::Saved)> {
+        (**self).forward(cx, mb, x)
+    }
+    fn backward(&self, cx: &mut Ctx, mb: &Micro, dy: L::Out, saved: L::Saved) -> Result<(L::In, L::WGrad)> {
+        (**self).backward(cx, mb, dy, saved)
+    }
+    fn weight_grad(&self, cx: &mut Ctx, mb: &Micro, w: L::WGrad) -> Result<()> {
+        (**self).weight_grad(cx, mb, w)
+    }
 }
 
 /// What passes between the layers of a stage: nothing (the input of an embedding), a tensor, or a tensor still in

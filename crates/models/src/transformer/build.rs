@@ -1,0 +1,108 @@
+//! From a configuration to the layers of a stage.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ferrotron_device::{Error, Result, Tensor};
+use ferrotron_nn::embedding::EmbeddingConfig;
+use ferrotron_nn::{Builder, Embedding, Head, Norm, Recompute, Rope, RopeSpec};
+use ferrotron_runtime::{AnyLayer, Ctx, Edge, Flow, Micro};
+
+use super::block::{Stack, block};
+use super::config::{ModelConfig, Position, Recomputation};
+
+/// The layers of one virtual stage.
+pub struct Model {
+    /// First to last; the head, when this is the last stage, among them.
+    pub layers: Vec<Box<dyn AnyLayer>>,
+    /// The head again, for logits.
+    pub head: Option<Arc<Head>>,
+}
+
+/// Registers the parameters of blocks `blocks` and makes the layers. The embedding belongs to the stage that has
+/// block 0, final norm and head to the one that has the last.
+pub fn build(b: &mut Builder<'_>, c: &ModelConfig, blocks: Range<usize>) -> Result<Model> {
+    let rope = rope_of(b, c)?;
+    let mut layers: Vec<Box<dyn AnyLayer>> = vec![];
+    let mut word = None;
+    if blocks.start == 0 {
+        let embedding = Embedding::new(
+            b,
+            &EmbeddingConfig {
+                vocab: c.vocab,
+                hidden: c.hidden,
+                positions: if c.position == Position::Learned { c.max_positions } else { 0 },
+                dropout: c.hidden_dropout,
+                std: c.init_std,
+            },
+        );
+        word = Some(embedding.word());
+        layers.push(Box::new(embedding));
+    }
+    for (unit, recompute) in units(c.recompute, blocks.clone()) {
+        let stack = Stack(unit.map(|i| block(b, c, rope.as_ref(), i)).collect());
+        layers.push(Box::new(Recompute { on: recompute, inner: stack }));
+    }
+    let mut head = None;
+    if blocks.end == c.num_layers {
+        let norm = Norm::new(b, "decoder.final_layernorm", c.norm, c.hidden, c.norm_eps, c.norm_plus_one);
+        layers.push(Box::new(norm));
+        let tied = if c.tied { Some(word.ok_or_else(tied_needs_embedding)?) } else { None };
+        let last = Arc::new(Head::new(b, c.vocab, c.hidden, c.init_std, tied));
+        layers.push(Box::new(last.clone()));
+        head = Some(last);
+    }
+    Ok(Model { layers, head })
+}
+
+fn tied_needs_embedding() -> Error {
+    Error::Parameter {
+        name: "embedding.word_embeddings.weight".into(),
+        what: "is shared with the head, which is on another pipeline stage: tied copies need pipeline parallel".into(),
+    }
+}
+
+fn rope_of(b: &Builder<'_>, c: &ModelConfig) -> Result<Option<Rope>> {
+    let Position::Rope { percent, base, interleaved, scaling } = c.position else { return Ok(None) };
+    // Megatron: rotary_percent of the head, rounded down to an even number.
+    let rot = (c.head_dim as f64 * percent) as usize / 2 * 2;
+    let spec = RopeSpec { rot, interleaved, base, max_positions: c.max_positions, scaling };
+    Rope::new(b.device, b.stream, &spec).map(Some)
+}
+
+/// Blocks that are kept or recomputed together, in order.
+fn units(r: Recomputation, blocks: Range<usize>) -> Vec<(Range<usize>, bool)> {
+    let (start, end) = (blocks.start, blocks.end);
+    match r {
+        Recomputation::None | Recomputation::Selective { .. } => blocks.map(|i| (i..i + 1, false)).collect(),
+        Recomputation::Uniform { layers } => {
+            let n = layers.max(1);
+            (start..end).step_by(n).map(|i| (i..(i + n).min(end), true)).collect()
+        }
+        Recomputation::Block { layers } => blocks.map(|i| (i..i + 1, i < start + layers)).collect(),
+    }
+}
+
+impl Model {
+    /// Logits `F32[T,V]` of a micro-batch, on a model that has all blocks.
+    pub fn logits(&self, cx: &mut Ctx, mb: &Micro) -> Result<Tensor> {
+        let head = self.head.as_ref().ok_or_else(|| Error::mismatch("logits", "stage", "the last one", "another"))?;
+        let mut x = Flow::Empty;
+        for layer in &self.layers[..self.layers.len() - 1] {
+            (x, _) = layer.forward_any(cx, mb, x)?;
+        }
+        head.logits(cx, &Tensor::from_flow(x)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_of_recomputation() {
+        assert_eq!(units(Recomputation::None, 2..4), [(2..3, false), (3..4, false)]);
+        assert_eq!(units(Recomputation::Uniform { layers: 2 }, 0..5), [(0..2, true), (2..4, true), (4..5, true)]);
+        assert_eq!(units(Recomputation::Block { layers: 1 }, 4..6), [(4..5, true), (5..6, false)]);
+    }
+}

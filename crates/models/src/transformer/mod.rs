@@ -1,0 +1,9 @@
+//! A decoder-only transformer: embedding, blocks, final norm, head.
+
+mod block;
+mod build;
+mod config;
+
+pub use block::{Block, Stack};
+pub use build::{Model, build};
+pub use config::{ModelConfig, Position, Recomputation};
