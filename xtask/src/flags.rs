@@ -22,10 +22,43 @@ const EXTRA_CHOICES: &[(&str, &[&str])] = &[
     ("--context-parallel-algo", &["kvallgather_cp_algo", "mamba_cp_algo"]),
     ("--rope-scaling-type", &["llama3", "longrope", "plm"]),
     ("--ckpt-format", &["native"]),
-    (
-        "--tokenizer-type",
-        &["Llama3Tokenizer", "MistralTokenizer", "MagistralTokenizer", "HFTokenizer", "Qwen3Tokenizer", "ByteTokenizer"],
-    ),
+    ("--moe-token-dispatcher-type", &["alltoall_seq"]),
+    ("--shape-order", &["BNSD"]),
+    ("--tokenizer-type", TOKENIZER_NAMES),
+];
+
+/// Names by which forks and users call tokenizers that this program reads; most are `tokenizer.json` folders.
+const TOKENIZER_NAMES: &[&str] = &[
+    "ByteLevelTokenizer",
+    "ByteLevel",
+    "HFTokenizer",
+    "AutoTokenizer",
+    "PreTrainedTokenizerFast",
+    "LlamaTokenizer",
+    "LlamaTokenizerFast",
+    "Llama3Tokenizer",
+    "MistralTokenizer",
+    "MixtralTokenizer",
+    "MagistralTokenizer",
+    "QwenTokenizer",
+    "Qwen2Tokenizer",
+    "Qwen2TokenizerFast",
+    "Qwen2VLTokenizer",
+    "Qwen3Tokenizer",
+    "DeepSeekTokenizer",
+    "DeepSeekV2Tokenizer",
+    "DeepSeekV3Tokenizer",
+    "GPT2Tokenizer",
+    "GPT2TokenizerFast",
+    "GPTNeoXTokenizer",
+    "GPTNeoXTokenizerFast",
+    "BaichuanTokenizer",
+    "ChatGLM4Tokenizer",
+    "GemmaTokenizer",
+    "GemmaTokenizerFast",
+    "InternLM2Tokenizer",
+    "PhiTokenizer",
+    "YiTokenizer",
 ];
 
 /// Groups with fewer flags than this share one file.
@@ -73,7 +106,8 @@ pub fn run(facts_dir: &Path, out_dir: &Path) -> Result<(), String> {
     tables.add_all("MindSpeed", rows_of(&mindspeed["redefined_megatron_flags"])?)?;
     tables.add_all("Legacy", rows_of(&read("legacy_flags.json")?)?)?;
     for (flag, choices) in EXTRA_CHOICES {
-        let &(g, r) = tables.index.get(*flag).ok_or_else(|| format!("EXTRA_CHOICES names {flag}, which no list has"))?;
+        let &(g, r) =
+            tables.index.get(*flag).ok_or_else(|| format!("EXTRA_CHOICES names {flag}, which no list has"))?;
         union(&mut tables.groups[g].rows[r].choices, choices.iter().map(|c| c.to_string()));
     }
     write_files(&tables, out_dir)
@@ -97,7 +131,10 @@ impl Tables {
         let Some(type_name) = json["type"].as_str() else { return Ok(()) };
         let kind = kind_of(type_name).ok_or_else(|| format!("{name}: unknown type {type_name}"))?;
         let choices: Vec<String> = match json["choices"].as_array() {
-            Some(list) => list.iter().filter_map(|c| c.as_str().map(str::to_string).or(c.as_i64().map(|i| i.to_string()))).collect(),
+            Some(list) => list
+                .iter()
+                .filter_map(|c| c.as_str().map(str::to_string).or(c.as_i64().map(|i| i.to_string())))
+                .collect(),
             None => Vec::new(),
         };
         if let Some(&(g, r)) = self.index.get(&name) {
@@ -118,7 +155,13 @@ impl Tables {
             other => return Err(format!("{name}: unknown nargs {other}")),
         };
         let row = Row {
-            aliases: json["aliases"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_string).collect(),
+            aliases: json["aliases"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .map(str::to_string)
+                .collect(),
             dest: self.dest_of(&name, kind, json),
             help: help_of(&name, json),
             default: default_of(kind, &json["default"]),
@@ -188,9 +231,11 @@ fn kind_of(name: &str) -> Option<&'static str> {
 fn default_of(kind: &str, json: &Value) -> Value {
     match (kind, json) {
         ("Int", Value::Number(n)) => n.as_f64().map_or(Value::Null, |f| Value::from(f as i64)),
-        ("Int", Value::String(s)) => {
-            s.split('*').map(|part| part.trim().parse::<i64>().ok()).product::<Option<i64>>().map_or(Value::Null, Value::from)
-        }
+        ("Int", Value::String(s)) => s
+            .split('*')
+            .map(|part| part.trim().parse::<i64>().ok())
+            .product::<Option<i64>>()
+            .map_or(Value::Null, Value::from),
         _ => json.clone(),
     }
 }
@@ -250,8 +295,16 @@ fn write_files(tables: &Tables, out_dir: &Path) -> Result<(), String> {
             }
             body.push_str("    ] },\n");
         }
-        let imports = [("D::", "Fallback as D"), ("", "Flag"), ("", "Group"), ("K::", "Kind as K"), ("Nargs::", "Nargs"), ("", "Source")];
-        let used: Vec<&str> = imports.iter().filter(|(mark, _)| body.contains(mark)).map(|(_, import)| *import).collect();
+        let imports = [
+            ("D::", "Fallback as D"),
+            ("", "Flag"),
+            ("", "Group"),
+            ("K::", "Kind as K"),
+            ("Nargs::", "Nargs"),
+            ("", "Source"),
+        ];
+        let used: Vec<&str> =
+            imports.iter().filter(|(mark, _)| body.contains(mark)).map(|(_, import)| *import).collect();
         let title = match groups.as_slice() {
             [one] => format!("Flags: {}.", one.name),
             many => format!("Flags of {} groups.", many.len()),
@@ -264,7 +317,9 @@ fn write_files(tables: &Tables, out_dir: &Path) -> Result<(), String> {
         std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
         let _ = writeln!(index, "mod {file};");
     }
-    index.push_str("\n/// Groups of all files, Megatron main first.\n#[rustfmt::skip]\npub static ALL: &[&[Group]] = &[\n");
+    index.push_str(
+        "\n/// Groups of all files, Megatron main first.\n#[rustfmt::skip]\npub static ALL: &[&[Group]] = &[\n",
+    );
     for (file, _) in &files {
         let _ = writeln!(index, "    {file}::GROUPS,");
     }
@@ -274,8 +329,11 @@ fn write_files(tables: &Tables, out_dir: &Path) -> Result<(), String> {
 }
 
 fn slug(name: &str) -> String {
-    let words: Vec<String> =
-        name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty()).map(str::to_ascii_lowercase).collect();
+    let words: Vec<String> = name
+        .split(|c: char| !c.is_ascii_alphanumeric())
+        .filter(|w| !w.is_empty())
+        .map(str::to_ascii_lowercase)
+        .collect();
     words.join("_")
 }
 

@@ -12,12 +12,12 @@ const ACTS: &[&str] = &[
     "--max-position-embeddings", "--seq-length", "--encoder-seq-length",
     // norms, activations, biases
     "--normalization", "--norm-epsilon", "--layernorm-epsilon", "--apply-layernorm-1p", "--qk-layernorm",
-    "--disable-bias-linear", "--add-qkv-bias", "--swiglu", "--geglu", "--quick-geglu", "--squared-relu", "--openai-gelu",
-    "--gelu-tanh", "--no-bias-gelu-fusion", "--glu-activation",
+    "--disable-bias-linear", "--add-qkv-bias", "--swiglu", "--geglu", "--squared-relu", "--openai-gelu",
+    "--gelu-tanh", "--no-bias-gelu-fusion",
     // positions
     "--position-embedding-type", "--use-rotary-position-embeddings", "--no-position-embedding", "--rotary-base",
     "--rotary-position-embeddings-theta", "--rope-theta", "--rotary-percent", "--rotary-interleaved",
-    "--rotary-seq-len-interpolation-factor", "--use-rope-scaling", "--rope-scaling-factor", "--rope-type",
+    "--rotary-seq-len-interpolation-factor", "--use-rope-scaling", "--rope-scaling-factor",
     "--rope-scaling-type", "--rope-scaling-original-max-position-embeddings", "--rope-scaling-beta-fast",
     "--rope-scaling-beta-slow", "--rope-scaling-mscale", "--rope-scaling-mscale-all-dim", "--beta-fast", "--beta-slow",
     "--low-freq-factor", "--high-freq-factor", "--original-max-position-embeddings",
@@ -57,7 +57,7 @@ const ACTS: &[&str] = &[
     "--per-split-data-args-path", "--data-cache-path", "--mock-data", "--dataloader-type", "--reset-position-ids",
     "--reset-attention-mask", "--eod-mask-loss", "--tokenizer-type", "--tokenizer-model", "--tokenizer-name-or-path",
     "--vocab-file", "--merge-file", "--vocab-extra-ids", "--null-tokenizer-eod-id", "--null-tokenizer-pad-id",
-    "--tokenizer-special-tokens", "--tiktoken-pattern", "--tiktoken-num-special-tokens",
+    "--tokenizer-special-tokens", "--eod-token", "--tokenizer-hf-no-include-special-tokens",
     // evaluation
     "--eval-iters", "--eval-interval", "--start-eval-at-iter", "--eval-global-batch-size", "--eval-micro-batch-size",
     "--full-validation",

@@ -124,7 +124,7 @@ fn take(
     };
     if let Status::Removed(instead) = row.status {
         parsed.args.mark_broken(flag.dest);
-        let violation = Violation::new(Severity::Syntax, &[spelling], format!("{spelling} was removed from Megatron"));
+        let violation = Violation::new(Severity::Invalid, &[spelling], format!("{spelling} was removed from Megatron"));
         parsed.violations.push(violation.legal(instead));
         return if flag.kind.is_switch() || explicit.is_some() { 0 } else { values.len().min(1) };
     }

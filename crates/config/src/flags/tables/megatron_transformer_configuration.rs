@@ -169,7 +169,7 @@ pub static GROUPS: &[Group] = &[
         Flag::new("--moe-single-grouped-bias", "moe_single_grouped_bias", K::StoreTrue, "Turn on moe single grouped bias"),
         Flag::new("--moe-z-loss-coeff", "moe_z_loss_coeff", K::Float, "Router z-loss weight"),
         Flag::new("--moe-input-jitter-eps", "moe_input_jitter_eps", K::Float, "Moe input jitter eps"),
-        Flag::new("--moe-token-dispatcher-type", "moe_token_dispatcher_type", K::Str, "Token dispatch scheme for MoE").of(&["allgather", "alltoall", "flex"]).or(D::Str("allgather")),
+        Flag::new("--moe-token-dispatcher-type", "moe_token_dispatcher_type", K::Str, "Token dispatch scheme for MoE").of(&["allgather", "alltoall", "flex", "alltoall_seq"]).or(D::Str("allgather")),
         Flag::new("--moe-enable-deepep", "moe_enable_deepep", K::StoreTrue, "Turn on moe enable deepep"),
         Flag::new("--moe-flex-dispatcher-backend", "moe_flex_dispatcher_backend", K::Str, "Backend of flex dispatcher").of(&["deepep", "hybridep", "ncclep"]).or(D::Str("deepep")),
         Flag::new("--moe-permute-fusion-into-hybridep", "moe_permute_fusion_into_hybridep", K::StoreTrue, "Turn on moe permute fusion into hybridep"),

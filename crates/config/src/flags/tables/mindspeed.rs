@@ -120,7 +120,7 @@ pub static GROUPS: &[Group] = &[
     Group { name: "MindSpeed: training", source: Source::MindSpeed, flags: &[
         Flag::new("--pre-tockens", "pre_tockens", K::Int, "Pre tockens").or(D::Int(65536)),
         Flag::new("--next-tockens", "next_tockens", K::Int, "Next tockens").or(D::Int(0)),
-        Flag::new("--shape-order", "shape_order", K::Str, "Shape order").of(&["SBH", "BSH", "BSND"]).or(D::Str("SBH")),
+        Flag::new("--shape-order", "shape_order", K::Str, "Shape order").of(&["SBH", "BSH", "BSND", "BNSD"]).or(D::Str("SBH")),
         Flag::new("--sparse-mode", "sparse_mode", K::Int, "Sparse mode").or(D::Int(0)),
         Flag::new("--adaptive-recompute-device-size", "adaptive_recompute_device_size", K::Int, "Adaptive recompute device size").or(D::Int(-1)),
         Flag::new("--adaptive-recompute-profiling-step", "adaptive_recompute_profiling_step", K::Int, "Adaptive recompute profiling step").or(D::Int(10)),

@@ -1,0 +1,177 @@
+//! Precision, recomputation, exits.
+
+use super::NoticeKind;
+use super::batch::Batch;
+use super::checker::Checker;
+use crate::settings::{
+    BatchPlan, ExitConfig, ExitSignal, ParallelConfig, ParamDtype, Recompute, RecomputeMethod, RecomputeModule,
+    RunLength, TrainConfig,
+};
+use crate::value::Value;
+
+pub(super) fn check(c: &mut Checker, p: &ParallelConfig, batch: Batch, length: RunLength) -> TrainConfig {
+    let params_dtype = match (c.args.flag("fp16"), c.args.flag("bf16")) {
+        (true, true) => {
+            c.invalid(&["--fp16", "--bf16"], "--fp16 and --bf16 exclude each other");
+            ParamDtype::Bf16
+        }
+        (true, false) => ParamDtype::Fp16,
+        (false, true) => ParamDtype::Bf16,
+        (false, false) => ParamDtype::Fp32,
+    };
+    if params_dtype == ParamDtype::Fp32 && c.args.flag("fp32_residual_connection") {
+        c.invalid(&["--fp32-residual-connection"], "--fp32-residual-connection needs --fp16 or --bf16").why =
+            Some("without them everything is fp32 already".into());
+    }
+    if c.args.flag("fp16_lm_cross_entropy") && params_dtype != ParamDtype::Fp16 {
+        c.invalid(&["--fp16-lm-cross-entropy"], "--fp16-lm-cross-entropy needs --fp16");
+    }
+    let mut check_for_nan = c.args.flag("check_for_nan_in_loss_and_grad");
+    if params_dtype == ParamDtype::Fp16 && c.args.value("loss_scale").is_none() && check_for_nan {
+        check_for_nan = false;
+        c.derive("check_for_nan_in_loss_and_grad", Value::Bool(false), "dynamic loss scaling skips such steps");
+        c.notice(
+            NoticeKind::Adjusted,
+            "fp16 with dynamic loss scaling: steps with non-finite gradients are skipped, not fatal",
+        );
+    }
+    if let (RunLength::Samples(samples), BatchPlan::Constant) = (length, &batch.plan)
+        && batch.global > 0
+    {
+        let iters = i64::try_from(samples / batch.global as u64).unwrap_or(i64::MAX);
+        c.derive("train_iters", Value::Int(iters), "train samples / global batch size");
+        if iters == 0 {
+            let v = c.invalid(&["--train-samples", "--global-batch-size"], "the run is shorter than one batch");
+            v.arithmetic = Some(format!("{samples} samples / batch {} = 0 iterations", batch.global));
+        }
+    }
+    let positive = |c: &mut Checker, dest| c.real(dest, "above 0", |x| x > 0.0);
+    TrainConfig {
+        micro_batch_size: batch.micro,
+        global_batch_size: batch.global,
+        batch_plan: batch.plan,
+        decrease_batch_size_if_needed: batch.decrease,
+        length,
+        iterations_to_skip: c
+            .args
+            .list("iterations_to_skip")
+            .iter()
+            .filter_map(|v| v.to_string().parse().ok())
+            .collect(),
+        skip_train: c.args.flag("skip_train"),
+        seed: c.long_from("seed", 0).unwrap_or(1234),
+        params_dtype,
+        check_for_nan,
+        loss_spike_threshold: positive(c, "loss_spike_threshold"),
+        grad_norm_skip_threshold: positive(c, "grad_norm_skip_threshold"),
+        recompute: recompute(c, p),
+        exit: exit(c),
+    }
+}
+
+fn recompute(c: &mut Checker, p: &ParallelConfig) -> Recompute {
+    const GRANULARITY: &str = "--recompute-granularity";
+    if c.args.flag("recompute_activations") {
+        c.derive("recompute_granularity", Value::Str("selective".into()), "--recompute-activations");
+    }
+    // Before 2023 a method alone meant full recomputation of single layers.
+    if c.args.spelling("recompute_method") == "--activations-checkpoint-method"
+        && c.args.value("recompute_granularity").is_none()
+    {
+        c.derive("recompute_granularity", Value::Str("full".into()), "--activations-checkpoint-method");
+        if c.args.value("recompute_num_layers").is_none() {
+            c.derive("recompute_num_layers", Value::Int(1), "--activations-checkpoint-method");
+        }
+    }
+    let method = c.args.text("recompute_method").map(str::to_string);
+    let num_layers = c.size("recompute_num_layers");
+    let granularity = c.args.text("recompute_granularity").map(str::to_string);
+    match granularity.as_deref() {
+        Some("full") => {
+            let has_layers = num_layers.is_some() || c.args.is_broken("recompute_num_layers");
+            if method.is_none() || !has_layers {
+                c.invalid(
+                    &[GRANULARITY, "--recompute-method", "--recompute-num-layers"],
+                    format!("{GRANULARITY} full needs --recompute-method and --recompute-num-layers"),
+                )
+                .legal = Some("--recompute-method uniform --recompute-num-layers 1 recomputes every layer".into());
+            }
+            let layers = c.args.int("num_layers").and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+            let stage = layers / p.pp;
+            if let Some(n) = num_layers
+                && stage > 0
+                && n > stage
+            {
+                c.warn(format!(
+                    "--recompute-num-layers {n} is above the {stage} layers of a stage: all are recomputed"
+                ));
+            }
+            let method =
+                if method.as_deref() == Some("block") { RecomputeMethod::Block } else { RecomputeMethod::Uniform };
+            Recompute::Full { method, num_layers: num_layers.unwrap_or(1) }
+        }
+        Some("selective") => {
+            if method.is_some() || num_layers.is_some() {
+                c.invalid(
+                    &[GRANULARITY, "--recompute-method", "--recompute-num-layers"],
+                    format!("--recompute-method and --recompute-num-layers belong to {GRANULARITY} full"),
+                )
+                .legal = Some("--recompute-modules chooses what selective recomputation repeats".into());
+            }
+            Recompute::Selective(modules(c))
+        }
+        _ => Recompute::None,
+    }
+}
+
+fn modules(c: &mut Checker) -> Vec<RecomputeModule> {
+    let names = c.args.texts("recompute_modules");
+    if names.is_empty() {
+        return vec![RecomputeModule::CoreAttn];
+    }
+    let mut out = Vec::new();
+    for name in names {
+        let module = match name.as_str() {
+            "core_attn" => RecomputeModule::CoreAttn,
+            "mlp" => RecomputeModule::Mlp,
+            "layernorm" => RecomputeModule::Layernorm,
+            "moe" | "moe_act" | "shared_experts" | "mla_up_proj" => {
+                c.planned(
+                    &["--recompute-modules"],
+                    format!("--recompute-modules {name}: the dense model has no such module"),
+                );
+                continue;
+            }
+            _ => {
+                c.invalid(&["--recompute-modules"], format!("--recompute-modules: no module is called '{name}'"))
+                    .legal = Some("core_attn, mlp, layernorm".into());
+                continue;
+            }
+        };
+        if !out.contains(&module) {
+            out.push(module);
+        }
+    }
+    out
+}
+
+fn exit(c: &mut Checker) -> ExitConfig {
+    let signal = match c.args.text("exit_signal") {
+        Some("SIGINT") => ExitSignal::Int,
+        Some("SIGHUP") => ExitSignal::Hup,
+        Some("SIGUSR1") => ExitSignal::Usr1,
+        Some("SIGUSR2") => ExitSignal::Usr2,
+        None | Some("SIGTERM") => ExitSignal::Term,
+        Some(other) => {
+            let what = format!("--exit-signal {other} cannot end a run cleanly");
+            c.invalid(&["--exit-signal"], what).legal = Some("SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2".into());
+            ExitSignal::Term
+        }
+    };
+    ExitConfig {
+        interval: c.long_from("exit_interval", 1),
+        duration_in_mins: c.long_from("exit_duration_in_mins", 1),
+        signal_handler: c.args.flag("exit_signal_handler"),
+        signal,
+    }
+}
