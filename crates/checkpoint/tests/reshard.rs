@@ -65,6 +65,26 @@ fn large_tensors_cross_windows() {
     assert!(got == local(Kind::Param, &rows, 0));
 }
 
+/// More shards than files are kept open: each holds one row.
+#[test]
+fn many_shards() {
+    let dir = TempDir::new();
+    let row =
+        |r: usize| ShardSpec { name: "w".into(), global: vec![300, 4], boxes: vec![ShardBox::rows(&[300, 4], r, 1)] };
+    let save = Save::begin(&*dir, 1, "a", SaveOptions::default()).unwrap();
+    for r in 0..300 {
+        let data = local(Kind::Param, &row(r), 2);
+        save.write_shard(r, vec![Entry::f32(Kind::Param, row(r), &data)]).unwrap();
+    }
+    save.commit(common_state(1, 300, 1), 0..300).unwrap();
+    let ckpt = Checkpoint::open(&*dir, None).unwrap();
+    ckpt.verify().unwrap();
+    let whole = ShardSpec::whole("w", &[300, 4]);
+    let mut got = vec![0.0; 1200];
+    ckpt.read_f32(&whole, 0..1200, Kind::Param, &mut got).unwrap();
+    assert_eq!(got, local(Kind::Param, &whole, 2));
+}
+
 #[test]
 fn the_first_missing_element_is_named() {
     let dir = TempDir::new();

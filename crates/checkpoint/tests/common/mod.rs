@@ -16,9 +16,15 @@ impl TempDir {
     pub fn new() -> TempDir {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("ferrotron-ckpt-{}-{n}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        TempDir(dir)
+        let name = format!("ferrotron-ckpt-{}-{n}", std::process::id());
+        // In memory where there is such a folder: these tests call fsync thousands of times.
+        for base in [Path::new("/dev/shm"), &std::env::temp_dir()] {
+            let dir = base.join(&name);
+            if std::fs::create_dir_all(&dir).is_ok() {
+                return TempDir(dir);
+            }
+        }
+        panic!("no folder for temporary files");
     }
 }
 
