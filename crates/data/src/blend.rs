@@ -149,11 +149,8 @@ impl BlendedDataset {
         let descriptions = members.iter().map(|m| m.description_value().clone()).collect();
         let description = blend_description(descriptions, split, shown, size);
         let text = python_json(&description);
-        let build = || {
-            let limits = size.is_none().then_some(&lengths[..]);
-            BlendIndex::build(&weights, size.unwrap_or_else(|| lengths.iter().sum()), limits)
-        };
         let count = size.unwrap_or_else(|| lengths.iter().sum());
+        let build = || BlendIndex::build(&weights, count, size.is_none().then_some(&lengths[..]));
         let (index, notices) = match cache(&text) {
             Some(files) => {
                 files.load_or_build(&text, |f| BlendIndex::open(f, members.len(), count), build, BlendIndex::save)?
@@ -161,8 +158,10 @@ impl BlendedDataset {
             None => (build()?, Vec::new()),
         };
         let mut taken = vec![0u64; members.len()];
-        for k in index.member.iter() {
-            taken[k as usize] += 1;
+        for k in index.member.iter().filter_map(|k| usize::try_from(k).ok()) {
+            if let Some(count) = taken.get_mut(k) {
+                *count += 1;
+            }
         }
         if let Some(k) = (0..members.len()).find(|&k| taken[k] > lengths[k]) {
             return Err(error(format!("takes {} samples from member {k}, which has {}", taken[k], lengths[k])));

@@ -253,6 +253,11 @@ impl Builder<'_> {
                 let (dataset, notices) = member(0, requested)?;
                 return Ok((SplitDataset::Gpt(dataset), notices));
             }
+            // Megatron builds the members all the same, and fails when one is too small, though nothing is asked.
+            None if requested == Some(0) => {
+                let weights = vec![1.0; files.len()];
+                (in_parallel(files.len(), |k| member(k, Some(0)))?, Some((weights, 0)))
+            }
             None => (in_parallel(files.len(), |k| member(k, None))?, None),
             Some(weights) => {
                 let n = requested.ok_or_else(|| Error::Blend {

@@ -21,6 +21,8 @@ pub(crate) struct AtomicFile {
     temporary: PathBuf,
     target: PathBuf,
     renamed: bool,
+    /// A write failed: the content has a hole and must never be published.
+    failed: bool,
 }
 
 impl AtomicFile {
@@ -31,15 +33,22 @@ impl AtomicFile {
         let temporary = with_suffix(target, &unique);
         let file = File::create(&temporary).map_err(|e| Error::io("create", &temporary, e))?;
         let writer = BufWriter::with_capacity(1 << 20, file);
-        Ok(AtomicFile { writer, temporary, target: target.to_owned(), renamed: false })
+        Ok(AtomicFile { writer, temporary, target: target.to_owned(), renamed: false, failed: false })
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.writer.write_all(bytes).map_err(|e| Error::io("write", &self.temporary, e))
+        self.writer.write_all(bytes).map_err(|e| {
+            self.failed = true;
+            Error::io("write", &self.temporary, e)
+        })
     }
 
     /// Makes the content durable, then visible under its final name.
     pub(crate) fn commit(mut self) -> Result<()> {
+        if self.failed {
+            let source = std::io::Error::other("an earlier write to it failed");
+            return Err(Error::io("finish", &self.target, source));
+        }
         self.writer.flush().map_err(|e| Error::io("write", &self.temporary, e))?;
         self.writer.get_ref().sync_all().map_err(|e| Error::io("sync", &self.temporary, e))?;
         fs::rename(&self.temporary, &self.target).map_err(|e| Error::io("rename to", &self.target, e))?;

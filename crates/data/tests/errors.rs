@@ -95,6 +95,12 @@ fn a_blend_of_nothing_is_empty() {
     config.requested = [Some(10), Some(0), Some(0)];
     let built = build_datasets(&config).unwrap();
     assert!(built.valid.unwrap().is_empty() && built.test.is_none());
+    // Without weights, and with a validation share too small for one sample.
+    config.source = DataSource::Shared { paths: vec![a, b], split: "98,2,0".to_owned() };
+    config.gpt.sequence_length = 64;
+    assert!(build_datasets(&config).unwrap().valid.unwrap().is_empty());
+    config.requested[1] = Some(1);
+    assert!(message(&config).contains("a_u16: the valid split has 34 tokens"));
 }
 
 #[test]

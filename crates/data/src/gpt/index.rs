@@ -57,19 +57,23 @@ impl GptIndex {
     /// Maps the arrays of a cache and proves that they are an index of this plan: every document as often as there
     /// are epochs, every sample once, every row where the documents put it.
     pub fn open(files: &CacheFiles, plan: &Plan, tokens: &dyn Tokens) -> Result<GptIndex> {
-        let documents = Array::open(&files.path("document_index.npy"), 1)?;
-        check_documents(plan, &documents)
-            .map_err(|problem| Error::format(&files.path("document_index.npy"), "elements", problem))?;
-        let rows = Rows::open(&files.path("sample_index.npy"), plan)?;
-        rows.check(plan, tokens, &documents)
-            .map_err(|problem| Error::format(&files.path("sample_index.npy"), "elements", problem))?;
-        let path = files.path("shuffle_index.npy");
-        let shuffle = if plan.samples >= WIDE_SHUFFLE {
-            Shuffle::Wide(Array::open(&path, 1)?)
-        } else {
-            Shuffle::Narrow(Array::open(&path, 1)?)
+        let [documents_path, rows_path, shuffle_path] =
+            ["document_index.npy", "sample_index.npy", "shuffle_index.npy"].map(|name| files.path(name));
+        let documents = Array::open(&documents_path, 1)?;
+        let rows = Rows::open(&rows_path, plan)?;
+        let shuffle = match plan.samples >= WIDE_SHUFFLE {
+            true => Shuffle::Wide(Array::open(&shuffle_path, 1)?),
+            false => Shuffle::Narrow(Array::open(&shuffle_path, 1)?),
         };
-        check_shuffle(plan, &shuffle).map_err(|problem| Error::format(&path, "elements", problem))?;
+        let (sound_documents, (sound_rows, sound_shuffle)) = rayon::join(
+            || check_documents(plan, &documents),
+            || rayon::join(|| rows.check(plan, tokens, &documents), || check_shuffle(plan, &shuffle)),
+        );
+        // Rows follow from documents: damage there is reported as what it is.
+        for (path, sound) in [(documents_path, sound_documents), (rows_path, sound_rows), (shuffle_path, sound_shuffle)]
+        {
+            sound.map_err(|problem| Error::format(&path, "elements", problem))?;
+        }
         Ok(GptIndex { documents, rows, shuffle })
     }
 
@@ -87,7 +91,7 @@ impl GptIndex {
 
 /// The documents of each epoch, all shuffled together; a separate last epoch is shuffled on its own.
 fn document_index(plan: &Plan, random: &mut Mt19937) -> Result<Vec<i32>> {
-    let mut index = reserve(plan.entries(), "the document index")?;
+    let mut index = reserve(plan.entries, "the document index")?;
     for _ in 0..plan.epochs {
         // Document numbers were checked to fit an i32.
         index.extend(plan.documents.clone().map(|d| d as i32));
@@ -130,8 +134,8 @@ fn first_section(plan: &Plan) -> usize {
 }
 
 fn check_documents(plan: &Plan, index: &Array<i32>) -> Result<(), String> {
-    if index.len() as u64 != plan.entries() {
-        return Err(format!("holds {} documents, but {} were expected", index.len(), plan.entries()));
+    if index.len() as u64 != plan.entries {
+        return Err(format!("holds {} documents, but {} were expected", index.len(), plan.entries));
     }
     let n = plan.documents.len();
     let last_epoch = index.len() - n;
@@ -189,6 +193,7 @@ mod tests {
             extra: 1,
             tokens_per_epoch: 100,
             epochs: 3,
+            entries: 9,
             samples: 149,
             separate_at: Some(99),
             seed: 5,

@@ -23,6 +23,8 @@ pub(crate) struct Plan {
     pub tokens_per_epoch: u64,
     /// Times the documents are gone through; at least 1.
     pub epochs: u64,
+    /// Entries of the document index: the documents of all epochs.
+    pub entries: u64,
     /// Samples in the dataset.
     pub samples: u64,
     /// First sample of a last epoch that is shuffled apart.
@@ -75,6 +77,7 @@ impl Plan {
         let needed = requested.unwrap_or(0).checked_mul(s).and_then(|n| n.checked_add(extra)).ok_or_else(too_many)?;
         let epochs = if per_epoch == 0 { 1 } else { needed.div_ceil(per_epoch).max(1) };
         let total = epochs.checked_mul(per_epoch).ok_or_else(too_many)?;
+        let entries = epochs.checked_mul(documents.len() as u64).ok_or_else(too_many)?;
         let samples = if split == SplitName::Valid && !config.drop_last_partial_validation_sequence {
             // Megatron divides in single precision here.
             (total.saturating_sub(extra) as f32 / s as f32).ceil() as u64
@@ -106,14 +109,10 @@ impl Plan {
             extra,
             tokens_per_epoch: per_epoch,
             epochs,
+            entries,
             samples,
             separate_at,
             seed: config.seed,
         })
-    }
-
-    /// Entries of the document index.
-    pub fn entries(&self) -> u64 {
-        self.epochs * self.documents.len() as u64
     }
 }

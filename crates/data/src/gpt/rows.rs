@@ -91,7 +91,7 @@ impl Rows {
 
 /// Offsets are below 2^31 because lengths are; entries need more only in very long runs.
 fn wide(plan: &Plan) -> bool {
-    plan.entries() > i32::MAX as u64
+    plan.entries > i32::MAX as u64
 }
 
 fn row<T: RowElement>(a: &Array<T>, i: usize) -> Option<(i64, i64)> {
@@ -293,7 +293,7 @@ mod tests {
             let samples = if partial { reads.div_ceil(s as u64) } else { reads / s as u64 };
             let plan = Plan {
                 documents: 0..lengths.len(), sequence_length: s, extra, tokens_per_epoch: per_epoch as u64, epochs,
-                samples, separate_at: None, seed: 0,
+                entries: documents.len() as u64, samples, separate_at: None, seed: 0,
             };
             let expected = reference(&lengths, &documents, s as i64, extra as i64, samples);
             let tokens = Lengths(lengths);

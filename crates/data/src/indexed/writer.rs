@@ -53,7 +53,7 @@ impl IndexedWriter {
     ///
     /// # Errors
     /// When an id does not fit the element type (Megatron wraps it silently), when the sequence has 2^31 tokens or
-    /// more, and when writing fails. Nothing of the sequence is kept then.
+    /// more; nothing of the sequence is kept then. When writing fails, the dataset cannot be finished any more.
     pub fn add_sequence(&mut self, tokens: impl IntoIterator<Item = i64>) -> Result<()> {
         self.add_sequence_with_mode(tokens, 0)
     }
