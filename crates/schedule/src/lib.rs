@@ -4,8 +4,10 @@
 //! else decides an order. `BackwardInput` and `BackwardWeight` split what `Backward` does at once, for zero-bubble
 //! schedules; 1F1B uses `Backward`, or activation peaks explode.
 
+mod mesh;
 mod pipe;
 
+pub use mesh::{Axis, GroupKind, Layout, Mesh, MeshError, Order};
 pub use pipe::{Pipe, gpipe, one_f_one_b};
 
 /// One step of a stage. `chunk` is a virtual stage held here, `mb` a micro-batch of the global batch.
