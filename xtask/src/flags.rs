@@ -13,7 +13,7 @@ use serde_json::Value;
 
 /// Choices that a parser or its documentation accepts but the lists do not carry.
 const EXTRA_CHOICES: &[(&str, &[&str])] = &[
-    ("--position-embedding-type", &["alibi"]),
+    ("--position-embedding-type", &["alibi", "deepseek4"]),
     ("--normalization", &["layernorm", "rmsnorm"]),
     ("--fp8-format", &["hif8"]),
     ("--fp8-recipe", &["mxfp8-32x32", "groupwise"]),
@@ -60,6 +60,9 @@ const TOKENIZER_NAMES: &[&str] = &[
     "PhiTokenizer",
     "YiTokenizer",
 ];
+
+/// Flags that one parser reads as a value and another as a list.
+const ONE_UP: &[&str] = &["--num-experts"];
 
 /// Groups with fewer flags than this share one file.
 const SMALL_GROUP: usize = 12;
@@ -148,6 +151,7 @@ impl Tables {
             return Ok(());
         }
         let nargs = match &json["nargs"] {
+            _ if ONE_UP.contains(&name.as_str()) => "OneUp".to_string(),
             Value::Null => "One".to_string(),
             Value::String(s) if s == "*" => "Any".to_string(),
             Value::String(s) if s == "+" => "Some".to_string(),

@@ -60,6 +60,8 @@ pub enum Nargs {
     Any,
     /// One or more, stored as a list (`+`).
     Some,
+    /// One or more; a single one is stored bare. For flags that take one value in one parser and a list in another.
+    OneUp,
     /// Exactly this many, stored as a list.
     Exactly(usize),
 }

@@ -103,8 +103,8 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
             "--use-mcore-models", "--use-legacy-models", "--enable-experimental", "--ai-framework", "--legacy-tokenizer",
             "--lazy-mpu-init", "--use-cpu-initialization", "--no-initialization", "--init-model-with-meta-device",
             "--model-type-hf", "--moe-model-type", "--deepspeed", "--deepscale", "--no-pipeline-parallel", "--local-rank",
-            "--local_rank", "--yaml-cfg", "--config-logger-dir", "--adlr-autoresume", "--adlr-autoresume-interval",
-            "--attention-mask-type", "--data-impl", "--DDP-impl", "--dataset-impl", "--hccl-op-mode",
+            "--local_rank", "--config-logger-dir", "--adlr-autoresume", "--adlr-autoresume-interval",
+            "--data-impl", "--DDP-impl", "--dataset-impl", "--hccl-op-mode",
             "--use-tp-pp-dp-mapping", "--sft-tokenizer-prompt-format", "--test-mode",
         ],
     ),
@@ -113,8 +113,8 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
         &[
             "--attention-softmax-in-fp32", "--accumulate-allreduce-grads-in-fp32", "--fp32-allreduce",
             "--apply-query-key-layer-scaling", "--no-query-key-layer-scaling", "--fp16-lm-cross-entropy",
-            "--grad-reduce-in-bf16", "--ddp-reduce-scatter-with-fp32-accumulation", "--embedding-weights-in-fp32",
-            "--init-norm-weight-in-fp32", "--fp32-residual-connection",
+            "--grad-reduce-in-bf16", "--ddp-reduce-scatter-with-fp32-accumulation",
+            "--init-norm-weight-in-fp32",
         ],
     ),
     (

@@ -144,7 +144,7 @@ fn take(
     let (least, most) = match flag.nargs {
         Nargs::One => (1, 1),
         Nargs::Any => (0, usize::MAX),
-        Nargs::Some => (1, usize::MAX),
+        Nargs::Some | Nargs::OneUp => (1, usize::MAX),
         Nargs::Exactly(n) => (n, n),
     };
     let texts: Vec<&str> = match explicit {
@@ -154,7 +154,7 @@ fn take(
     let used = if explicit.is_some() { 0 } else { texts.len() };
     if texts.len() < least {
         let expected = match flag.nargs {
-            Nargs::Some => "at least one value".to_string(),
+            Nargs::Some | Nargs::OneUp => "at least one value".to_string(),
             _ if least == 1 => "one value".to_string(),
             _ => format!("{least} values"),
         };
@@ -180,6 +180,7 @@ fn take(
     }
     let value = match flag.nargs {
         Nargs::One => converted.pop().unwrap_or(Value::None),
+        Nargs::OneUp if converted.len() == 1 => converted.pop().unwrap_or(Value::None),
         _ => Value::List(converted),
     };
     parsed.args.set(flag.dest, value, origin.clone(), spelling);
@@ -194,7 +195,7 @@ fn placeholder(row: &Row) -> String {
     };
     match row.flag.nargs {
         Nargs::Exactly(n) => vec![one; n].join(" "),
-        Nargs::Any | Nargs::Some => format!("{one} ..."),
+        Nargs::Any | Nargs::Some | Nargs::OneUp => format!("{one} ..."),
         Nargs::One => one,
     }
 }

@@ -81,8 +81,8 @@ pub fn validate(
 ) -> Result<Resolved, Box<Refused>> {
     let mut c = Checker::new(args, env, parse_faults);
     let strict = c.args.flag("strict");
-    statuses(&mut c, table);
     model::before(&mut c);
+    statuses(&mut c, table);
     let parallel = parallel::check(&mut c);
     let data = data::check(&mut c);
     let model = model::check(&mut c, &parallel);

@@ -23,6 +23,9 @@ pub(super) fn before(c: &mut Checker) {
             c.invalid(&[&flags[0], &flags[1]], format!("{} and {} say the same; give one", flags[0], flags[1]));
         }
     }
+    if c.args.int("num_experts") == Some(0) {
+        c.derive("num_experts", Value::None, "0 experts are none");
+    }
     if let Some(groups) = c.args.int("num_key_value_heads") {
         c.derive("num_query_groups", Value::Int(groups), "--num-key-value-heads");
         c.derive("group_query_attention", Value::Bool(true), "--num-key-value-heads");

@@ -114,7 +114,15 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
 }
 
 fn experts(c: &mut Checker, ep: usize) {
-    let experts = c.args.int("num_experts").unwrap_or(0).max(0);
+    // Megatron-DeepSpeed takes one number for each MoE layer; the rule must hold for the first as for all.
+    let experts = match c.args.value("num_experts") {
+        Value::Int(n) => *n,
+        Value::List(layers) => {
+            layers.iter().find_map(|v| if let Value::Int(n) = v { Some(*n) } else { None }).unwrap_or(0)
+        }
+        _ => 0,
+    };
+    let experts = experts.max(0);
     if ep > 1 && experts == 0 {
         let v = c.invalid(&[EP], format!("{EP} {ep} without --num-experts"));
         v.legal = Some(format!("--num-experts, a multiple of {ep}; or {EP} 1"));

@@ -52,12 +52,7 @@ pub(super) fn check(c: &mut Checker, p: &ParallelConfig, batch: Batch, length: R
         batch_plan: batch.plan,
         decrease_batch_size_if_needed: batch.decrease,
         length,
-        iterations_to_skip: c
-            .args
-            .list("iterations_to_skip")
-            .iter()
-            .filter_map(|v| v.to_string().parse().ok())
-            .collect(),
+        iterations_to_skip: to_skip(c),
         skip_train: c.args.flag("skip_train"),
         seed: c.long_from("seed", 0).unwrap_or(1234),
         params_dtype,
@@ -67,6 +62,15 @@ pub(super) fn check(c: &mut Checker, p: &ParallelConfig, batch: Batch, length: R
         recompute: recompute(c, p),
         exit: exit(c),
     }
+}
+
+fn to_skip(c: &mut Checker) -> Vec<u64> {
+    let items: Option<Vec<u64>> =
+        c.args.list("iterations_to_skip").iter().map(|v| v.to_string().parse().ok()).collect();
+    items.unwrap_or_else(|| {
+        c.invalid(&["--iterations-to-skip"], "--iterations-to-skip takes whole numbers from 0");
+        Vec::new()
+    })
 }
 
 fn recompute(c: &mut Checker, p: &ParallelConfig) -> Recompute {

@@ -13,7 +13,7 @@ pub static GROUPS: &[Group] = &[
         Flag::new("--window-size", "window_size", K::CommaInts, "Sliding attention window"),
         Flag::new("--window-attn-skip-freq", "window_attn_skip_freq", K::IntOrList, "Window attn skip freq"),
         Flag::new("--max-position-embeddings", "max_position_embeddings", K::Int, "Largest supported position; must cover seq-length"),
-        Flag::new("--position-embedding-type", "position_embedding_type", K::Str, "Positional encoding kind").of(&["learned_absolute", "rope", "yarn", "mrope", "relative", "none", "alibi"]).or(D::Str("learned_absolute")),
+        Flag::new("--position-embedding-type", "position_embedding_type", K::Str, "Positional encoding kind").of(&["learned_absolute", "rope", "yarn", "mrope", "relative", "none", "alibi", "deepseek4"]).or(D::Str("learned_absolute")),
         Flag::new("--yarn-original-max-position-embeddings", "yarn_original_max_position_embeddings", K::Int, "Yarn original max position embeddings"),
         Flag::new("--yarn-beta-fast", "yarn_beta_fast", K::Float, "Yarn beta fast"),
         Flag::new("--yarn-beta-slow", "yarn_beta_slow", K::Float, "Yarn beta slow"),

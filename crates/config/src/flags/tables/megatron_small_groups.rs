@@ -30,7 +30,7 @@ pub static GROUPS: &[Group] = &[
         Flag::new("--adlr-autoresume-interval", "adlr_autoresume_interval", K::Int, "Adlr autoresume interval").or(D::Int(1000)),
     ] },
     Group { name: "moe", source: Source::Megatron, flags: &[
-        Flag::new("--num-experts", "num_experts", K::Int, "Experts per MoE layer"),
+        Flag::new("--num-experts", "num_experts", K::Int, "Experts per MoE layer").takes(Nargs::OneUp),
         Flag::new("--moe-layer-freq", "moe_layer_freq", K::IntOrList, "MoE/dense layer ratio or pattern").or(D::Int(1)),
         Flag::new("--moe-use-upcycling", "moe_use_upcycling", K::StoreTrue, "Turn on moe use upcycling"),
         Flag::new("--moe-router-load-balancing-type", "moe_router_load_balancing_type", K::Str, "Router balancing strategy").takes(Nargs::Some).of(&["aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "quantile_balancing", "none", "group_limited_greedy", "softmax_topk", "pai_megatron_aux_loss", "sparsemixer_topk"]).or(D::Str("aux_loss")),
