@@ -3,13 +3,13 @@
 //! One rank holds the vocabulary: loss and gradients of a chunk are taken while its logits are at hand, in forward
 //! (three matrix products in all; dx waits in `Saved`). Vocabulary split over ranks: forward takes the softmax's
 //! maximum and sum of all chunks and needs two all-reduces, whatever the number of chunks; backward computes the
-//! logits again. Losses go to the step's statistics, weighted by `Micro::weight`. dW accumulates.
+//! logits again. Losses go to the step's statistics under `Micro::mask`; gradients are weighted by
+//! `Micro::weight`. dW accumulates.
 
 use ferrotron_comm::ReduceOp;
 use ferrotron_device::ops::Gemm;
 use ferrotron_device::{DType, Error, Result, Tensor};
-use ferrotron_runtime::ctx::STAT_LOSS;
-use ferrotron_runtime::{Ctx, Edge, Flow, Layer, Micro, ParamId, ParamSpec};
+use ferrotron_runtime::{Ctx, Edge, Flow, Layer, Micro, ParamId, ParamSpec, stat};
 
 use crate::Builder;
 
@@ -173,7 +173,9 @@ impl Layer for Head {
             self.forward_split(cx, mb, &full, &mut st)?;
             (None, Some((x, st.lse.clone())))
         };
-        cx.ops().weighted_sum(&cx.stream, &st.loss, &mb.weight, &mut cx.stat(STAT_LOSS))?;
+        cx.ops().weighted_sum(&cx.stream, &st.loss, &mb.mask, &mut cx.stat(stat::LOSS))?;
+        // The mask is 0 or 1, so its square sums to the number of tokens that count.
+        cx.ops().weighted_sum(&cx.stream, &mb.mask, &mb.mask, &mut cx.stat(stat::TOKENS))?;
         Ok((Loss { per_token: Some(st.loss) }, saved))
     }
 

@@ -46,6 +46,8 @@ pub enum RopeScaling {
         mscale: f64,
         /// See `mscale`; 0 leaves the denominator 1.
         mscale_all_dim: f64,
+        /// Ends of the blend are rounded to whole pairs.
+        round: bool,
     },
 }
 
@@ -85,11 +87,12 @@ impl RopeSpec {
                 };
                 (plain.map(stretch).collect(), 1.0)
             }
-            RopeScaling::Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim } => {
+            RopeScaling::Yarn { factor, original, beta_fast, beta_slow, mscale, mscale_all_dim, round } => {
                 // Pair at which a full window makes `turns` turns.
                 let dim = |turns: f64| self.rot as f64 * (original / (turns * 2.0 * PI)).ln() / (2.0 * self.base.ln());
-                let low = dim(beta_fast).floor().max(0.0);
-                let high = dim(beta_slow).ceil().min(self.rot as f64 - 1.0);
+                let (low, high) = (dim(beta_fast), dim(beta_slow));
+                let (low, high) = if round { (low.floor(), high.ceil()) } else { (low, high) };
+                let (low, high) = (low.max(0.0), high.min(self.rot as f64 - 1.0));
                 let span = if high > low { high - low } else { 0.001 };
                 let blend = |(i, f): (usize, f64)| {
                     let interpolated = ((i as f64 - low) / span).clamp(0.0, 1.0);

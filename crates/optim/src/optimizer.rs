@@ -4,14 +4,7 @@ use ferrotron_comm::ReduceOp;
 use ferrotron_device::ops::{AdamConfig, optimizer as op};
 use ferrotron_device::pool::persistent;
 use ferrotron_device::{DType, Error, Result, Tensor, host};
-use ferrotron_runtime::{Ctx, DecayClass, OwnedRange};
-
-/// Index in the step's statistics of the sum of squared gradients (not unscaled, not clipped).
-pub const STAT_GRAD_SQUARES: usize = 1;
-/// Index of the number of zeros in the gradients (`--log-num-zeros-in-grad`).
-pub const STAT_GRAD_ZEROS: usize = 2;
-/// Index of the sum of squared parameters (`--log-params-norm`).
-pub const STAT_PARAM_SQUARES: usize = 3;
+use ferrotron_runtime::{Ctx, DecayClass, OwnedRange, stat};
 
 /// Which update.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -130,7 +123,7 @@ impl Optimizer {
 
     /// Adds the gradients' squares to the step's statistics, each parameter counted once over all ranks.
     pub fn gather_grad_squares(&self, cx: &Ctx) -> Result<()> {
-        let mut out = cx.stat(STAT_GRAD_SQUARES);
+        let mut out = cx.stat(stat::GRAD_SQUARES);
         for slot in self.slots.iter().filter(|s| self.counts(cx, s)) {
             cx.ops().sum_squares(&cx.stream, &slot.grad, &mut out)?;
         }
@@ -139,7 +132,7 @@ impl Optimizer {
 
     /// Adds the number of zero gradients to the step's statistics.
     pub fn gather_grad_zeros(&self, cx: &Ctx) -> Result<()> {
-        let mut out = cx.stat(STAT_GRAD_ZEROS);
+        let mut out = cx.stat(stat::GRAD_ZEROS);
         for slot in self.slots.iter().filter(|s| self.counts(cx, s)) {
             cx.ops().count_zeros(&cx.stream, &slot.grad, &mut out)?;
         }
@@ -148,7 +141,7 @@ impl Optimizer {
 
     /// Adds the parameters' squares (of F32 values) to the step's statistics.
     pub fn gather_param_squares(&self, cx: &Ctx) -> Result<()> {
-        let mut out = cx.stat(STAT_PARAM_SQUARES);
+        let mut out = cx.stat(stat::PARAM_SQUARES);
         for slot in self.slots.iter().filter(|s| self.counts(cx, s)) {
             cx.ops().sum_squares(&cx.stream, slot.master.as_ref().unwrap_or(&slot.param), &mut out)?;
         }

@@ -62,8 +62,20 @@ pub struct Weight {
     pub data: Tensor,
 }
 
-/// Index of the loss in [`Ctx::stats`].
-pub const STAT_LOSS: usize = 0;
+/// Places in [`Ctx::stats`].
+pub mod stat {
+    /// Sum of the losses of tokens that count.
+    pub const LOSS: usize = 0;
+    /// Number of tokens that count.
+    pub const TOKENS: usize = 1;
+    /// Sum of squared gradients, not unscaled, not clipped.
+    pub const GRAD_SQUARES: usize = 2;
+    /// Zeros among the gradients (`--log-num-zeros-in-grad`).
+    pub const GRAD_ZEROS: usize = 3;
+    /// Sum of squared parameters (`--log-params-norm`).
+    pub const PARAM_SQUARES: usize = 4;
+}
+
 /// Device scalars that a step gathers and the host reads once.
 pub const STATS: usize = 8;
 
@@ -87,7 +99,7 @@ pub struct Ctx {
     pub training: bool,
     /// `F32[1]`: the factor of all gradients, for fp16.
     pub loss_scale: Tensor,
-    /// `F32[STATS]`: sums of this step; see [`STAT_LOSS`].
+    /// `F32[STATS]`: sums of this step; see [`stat`].
     pub stats: Tensor,
     /// Sequence parallel is on (and the tensor-parallel group has more than one rank).
     pub sequence_parallel: bool,

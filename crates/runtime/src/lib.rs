@@ -6,7 +6,7 @@ pub mod micro;
 pub mod param;
 pub mod store;
 
-pub use ctx::{Ctx, CtxOptions, Groups, Weight, WeightGrads};
+pub use ctx::{Ctx, CtxOptions, Groups, Weight, WeightGrads, stat};
 pub use ferrotron_device::tensor::Tensors;
 pub use ferrotron_device::{DType, Error, Pending, Result, Shape, Stream, Tensor};
 pub use layer::{AnyLayer, Boxed, Edge, Flow, Layer};

@@ -16,8 +16,10 @@ pub struct MicroHost {
     pub sample: Vec<i32>,
     /// Offset of each token in its sample.
     pub offset: Vec<i32>,
-    /// Weight of each token's loss in the step's loss: mask / (mask sum of the micro-batch * micro-batches), or the
-    /// mask itself when the loss is per token.
+    /// 1 where a token's loss counts, else 0, `[T]`: for the loss that is reported.
+    pub mask: Vec<f32>,
+    /// Weight of each token's loss in the loss that is differentiated, `[T]`: mask / (mask sum of the micro-batch x
+    /// micro-batches x data-parallel ranks).
     pub weight: Vec<f32>,
     /// First token of each sequence, and T: attention stays inside a sequence.
     pub cu_seqlens: Vec<i32>,
@@ -37,6 +39,7 @@ impl MicroHost {
             ("positions", self.positions.len()),
             ("sample ids", self.sample.len()),
             ("offsets", self.offset.len()),
+            ("mask", self.mask.len()),
             ("weights", self.weight.len()),
         ] {
             expect("micro-batch", what, t, n)?;
@@ -64,6 +67,8 @@ pub struct Micro {
     /// `I32[T]`
     pub offset: Tensor,
     /// `F32[T]`
+    pub mask: Tensor,
+    /// `F32[T]`
     pub weight: Tensor,
     /// `I32[B+1]`
     pub cu_seqlens: Tensor,
@@ -78,8 +83,11 @@ impl Micro {
             host::write_i32(device, s, v, &mut t)?;
             Ok(t)
         };
-        let mut weight = pool.alloc(DType::F32, [h.weight.len()])?;
-        host::write_f32(device, s, &h.weight, &mut weight)?;
+        let floats = |v: &[f32]| {
+            let mut t = pool.alloc(DType::F32, [v.len()])?;
+            host::write_f32(device, s, v, &mut t)?;
+            Ok(t)
+        };
         Ok(Micro {
             index,
             max_len: h.max_len(),
@@ -88,7 +96,8 @@ impl Micro {
             positions: ints(&h.positions)?,
             sample: ints(&h.sample)?,
             offset: ints(&h.offset)?,
-            weight,
+            mask: floats(&h.mask)?,
+            weight: floats(&h.weight)?,
             cu_seqlens: ints(&h.cu_seqlens)?,
         })
     }

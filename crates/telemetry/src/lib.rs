@@ -20,7 +20,7 @@ use std::path::PathBuf;
 pub use curve::{Curve, Glyphs};
 pub use flops::GptShape;
 pub use jsonl::{JsonlWriter, Metric};
-pub use stats::IntervalStats;
+pub use stats::{IntervalState, IntervalStats};
 pub use tensorboard::{EventWriter, Scalar, TrainingScalars, ValidationScalars};
 pub use timers::{TimerReport, Timers};
 pub use timestamp::Timestamp;

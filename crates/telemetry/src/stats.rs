@@ -11,6 +11,19 @@ pub struct IntervalStats {
     elapsed: f64,
 }
 
+/// What [`IntervalStats`] holds, in numbers that keep their bits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IntervalState {
+    /// Name and bits of the f32 sum of each loss.
+    pub losses: Vec<(String, u32)>,
+    /// Iterations whose update was applied.
+    pub advanced: u64,
+    /// Iterations whose update was skipped.
+    pub skipped: u64,
+    /// Skipped iterations with a loss that is not finite.
+    pub nan: u64,
+}
+
 impl IntervalStats {
     /// Nothing accumulated yet.
     pub fn new() -> IntervalStats {
@@ -71,6 +84,19 @@ impl IntervalStats {
     /// Skipped iterations with a loss that is not finite.
     pub fn nan_iterations(&self) -> u64 {
         self.nan
+    }
+
+    /// The sums so far, for a checkpoint: a resumed run then prints the same averages. Wall time is not part of it.
+    pub fn state(&self) -> IntervalState {
+        let losses = self.loss_sums.iter().map(|(name, sum)| (name.clone(), sum.to_bits())).collect();
+        IntervalState { losses, advanced: self.advanced, skipped: self.skipped, nan: self.nan }
+    }
+
+    /// Inverse of [`IntervalStats::state`].
+    pub fn from_state(state: &IntervalState) -> IntervalStats {
+        let loss_sums = state.losses.iter().map(|(name, bits)| (name.clone(), f32::from_bits(*bits))).collect();
+        let &IntervalState { advanced, skipped, nan, .. } = state;
+        IntervalStats { loss_sums, advanced, skipped, nan, elapsed: 0.0 }
     }
 
     /// Begins the next interval. Not called after the extra line of the first iteration, whose numbers belong to the

@@ -33,7 +33,7 @@ pub fn build(b: &mut Builder<'_>, c: &ModelConfig, blocks: Range<usize>) -> Resu
                 hidden: c.hidden,
                 positions: if c.position == Position::Learned { c.max_positions } else { 0 },
                 dropout: c.hidden_dropout,
-                std: c.init_std,
+                std: c.embedding_init_std,
             },
         );
         word = Some(embedding.word());

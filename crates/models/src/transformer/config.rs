@@ -99,6 +99,8 @@ pub struct ModelConfig {
     pub softmax_scale: Option<f32>,
     /// Standard deviation of initial weights.
     pub init_std: f32,
+    /// Standard deviation of initial embeddings.
+    pub embedding_init_std: f32,
     /// The same of layers that end in the residual stream; `None` is `init_std / sqrt(2 num_layers)`
     /// (Radford et al. 2019; megatron/core/utils.py, `scaled_init_method_normal`).
     pub output_init_std: Option<f32>,
@@ -133,6 +135,7 @@ impl ModelConfig {
             window: None,
             softmax_scale: None,
             init_std: 0.02,
+            embedding_init_std: 0.02,
             output_init_std: None,
             recompute: Recomputation::None,
         }

@@ -1,0 +1,97 @@
+//! From samples to micro-batches.
+
+use std::sync::Arc;
+
+use ferrotron_data::{Dataset, Sample, Sampler, SplitDataset};
+use ferrotron_runtime::MicroHost;
+
+use crate::{Error, Result};
+
+/// A split with its sampler, for one data-parallel rank.
+pub struct BatchSource {
+    dataset: Arc<SplitDataset>,
+    sampler: Sampler,
+    name: &'static str,
+    rank: usize,
+    ranks: usize,
+    indices: Vec<usize>,
+    sample: Sample,
+}
+
+impl BatchSource {
+    /// Reads `dataset` in the order of `sampler` as data-parallel rank `rank` of `ranks`.
+    pub fn new(
+        name: &'static str,
+        dataset: Arc<SplitDataset>,
+        sampler: Sampler,
+        rank: usize,
+        ranks: usize,
+    ) -> BatchSource {
+        BatchSource { dataset, sampler, name, rank, ranks, indices: vec![], sample: Sample::default() }
+    }
+
+    /// This rank's micro-batches of the global batch that begins after `consumed` samples.
+    pub fn global_batch(&mut self, consumed: u64, micro_batches: u64) -> Result<Vec<MicroHost>> {
+        let step = self.sampler.samples_per_step();
+        (0..micro_batches).map(|i| self.micro_batch(consumed + i * step, micro_batches)).collect()
+    }
+
+    fn micro_batch(&mut self, consumed: u64, micro_batches: u64) -> Result<MicroHost> {
+        if !self.sampler.micro_batch(consumed, self.rank, &mut self.indices)? || self.indices.is_empty() {
+            return Err(Error::Setting(format!(
+                "the {} set has {} samples, and all are consumed (next: {consumed}); add data, lower --train-iters, or \
+                 use --dataloader-type cyclic",
+                self.name,
+                self.dataset.len()
+            )));
+        }
+        let first = consumed + (self.rank * self.indices.len()) as u64;
+        let mut out = MicroHost { cu_seqlens: vec![0], ..MicroHost::default() };
+        for (i, &index) in self.indices.iter().enumerate() {
+            self.dataset.get(index, &mut self.sample)?;
+            append(&mut out, &self.sample, first + i as u64);
+        }
+        let counted: f32 = out.mask.iter().sum();
+        let scale = 1.0 / (f64::from(counted.max(1.0)) * micro_batches as f64 * self.ranks as f64);
+        out.weight = out.mask.iter().map(|m| (f64::from(*m) * scale) as f32).collect();
+        Ok(out)
+    }
+}
+
+/// Packs one more sample; `number` is its place in the order of the run.
+fn append(out: &mut MicroHost, s: &Sample, number: u64) {
+    let start = out.ids.len() as i32;
+    let len = s.tokens.len();
+    out.ids.extend_from_slice(&s.tokens);
+    out.labels.extend_from_slice(&s.labels);
+    out.positions.extend_from_slice(&s.position_ids);
+    out.mask.extend_from_slice(&s.loss_mask);
+    out.sample.extend(std::iter::repeat_n((number & 0x7fff_ffff) as i32, len));
+    out.offset.extend(0..len as i32);
+    out.cu_seqlens.extend(s.segment_starts.iter().skip(1).map(|p| start + p));
+    out.cu_seqlens.push(start + len as i32);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_pack_with_their_segments() {
+        let sample = Sample {
+            tokens: vec![1, 2, 3],
+            labels: vec![2, 3, 4],
+            loss_mask: vec![1.0, 0.0, 1.0],
+            position_ids: vec![0, 1, 0],
+            segment_starts: vec![0, 2],
+            member: 0,
+        };
+        let mut out = MicroHost { cu_seqlens: vec![0], ..MicroHost::default() };
+        append(&mut out, &sample, 7);
+        append(&mut out, &sample, 8);
+        assert_eq!(out.cu_seqlens, [0, 2, 3, 5, 6]);
+        assert_eq!(out.sample, [7, 7, 7, 8, 8, 8]);
+        assert_eq!(out.offset, [0, 1, 2, 0, 1, 2]);
+        assert_eq!(out.positions, [0, 1, 0, 0, 1, 0]);
+    }
+}

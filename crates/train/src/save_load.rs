@@ -1,0 +1,196 @@
+//! Checkpoints of a trainer: our native format over the parameter table.
+
+use std::num::NonZeroU64;
+use std::path::Path;
+
+use ferrotron_base::DType;
+use ferrotron_checkpoint::{Checkpoint, Common, Entry, Kind, Save, SaveOptions, Source, WorldLayout};
+use ferrotron_config::settings::SchedulerOnLoad;
+use ferrotron_device::{Device, Stream, Tensor, host};
+use ferrotron_optim::scheduler::LoadPolicy;
+use ferrotron_runtime::Ctx;
+
+use crate::{Error, Progress, Result, Trainer, progress};
+
+/// What loading did.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Loaded {
+    /// No `--load`, or it holds nothing and equals `--save`: a fresh start.
+    Fresh,
+    /// The checkpoint of this iteration.
+    From(u64),
+}
+
+/// An entry whose bytes come from the device piece by piece.
+fn entry<'a>(
+    device: &'a dyn Device,
+    s: &'a Stream,
+    kind: Kind,
+    spec: ferrotron_base::ShardSpec,
+    offset: usize,
+    t: Tensor,
+) -> Entry<'a> {
+    let dtype = t.dtype();
+    let range = offset..offset + t.numel();
+    let fill = move |at: usize, out: &mut [u8]| {
+        let (first, n) = (at / dtype.size(), out.len() / dtype.size());
+        let flat = t.reshape([t.numel()])?.view(first, [n]);
+        device.download(s, &flat, out)?;
+        Ok(())
+    };
+    Entry { kind, spec, range, dtype, data: Source::Fill(Box::new(fill)) }
+}
+
+fn kind_of(state: &str) -> Result<Kind> {
+    match state {
+        "master" => Ok(Kind::Master),
+        "exp_avg" => Ok(Kind::ExpAvg),
+        "exp_avg_sq" => Ok(Kind::ExpAvgSq),
+        "momentum_buffer" => Ok(Kind::Momentum),
+        other => Err(Error::Setting(format!("no checkpoint kind for optimizer state {other}"))),
+    }
+}
+
+impl Trainer {
+    /// Writes a checkpoint of the current iteration below `root`, in the crash-safe order of crate `checkpoint`.
+    pub fn save(&self, root: &Path) -> Result<()> {
+        let options = SaveOptions {
+            retain_interval: self.config.checkpoint.save_retain_interval.and_then(NonZeroU64::new),
+            faults: None,
+        };
+        let unique = std::process::id().to_string();
+        let save = Save::begin(root, self.progress.iteration, &unique, options)?;
+        save.write_shard(0, self.entries()?)?;
+        let common = Common {
+            iteration: self.progress.iteration,
+            consumed_samples: self.progress.consumed_samples,
+            layout: WorldLayout::single(),
+            arguments: self.arguments.clone(),
+            state: progress::to_json(&self.progress, &self.scheduler, &self.scaler),
+        };
+        save.commit(common, [0])?;
+        Ok(())
+    }
+
+    fn entries(&self) -> Result<Vec<Entry<'_>>> {
+        let cx = &self.cx;
+        let (device, table) = (&*cx.device, cx.params.table());
+        let param = |(id, spec): (ferrotron_runtime::ParamId, &ferrotron_runtime::ParamSpec)| {
+            entry(device, &cx.stream, Kind::Param, spec.shard.clone(), 0, cx.params.weight(id))
+        };
+        let mut entries: Vec<Entry<'_>> = table.iter().map(param).collect();
+        if self.config.checkpoint.save_optim {
+            for s in self.optimizer.states() {
+                let shard = table.spec(s.own.id).shard.clone();
+                let kind = kind_of(s.kind)?;
+                entries.push(entry(device, &cx.stream, kind, shard, s.own.offset, s.tensor.clone()));
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Follows `--load`, `--ckpt-step`, `--finetune`, `--no-load-optim`, `--no-load-rng` and `--pretrained-checkpoint`.
+    /// A `--load` that holds nothing is an error unless it equals `--save`.
+    pub fn load(&mut self) -> Result<Loaded> {
+        let c = self.config.checkpoint.clone();
+        let Some(dir) = &c.load else {
+            return match &c.pretrained {
+                Some(dir) => self.load_weights_only(&Checkpoint::open(dir, None)?),
+                None => Ok(Loaded::Fresh),
+            };
+        };
+        match Checkpoint::open(dir, c.step) {
+            Ok(checkpoint) if c.finetune => self.load_weights_only(&checkpoint),
+            Ok(checkpoint) => self.load_all(&checkpoint, c.load_optim),
+            Err(ferrotron_checkpoint::Error::NothingToLoad { .. }) if !c.exit_on_missing && c.pretrained.is_some() => {
+                let dir = c.pretrained.as_ref().unwrap_or(dir);
+                self.load_weights_only(&Checkpoint::open(dir, None)?)
+            }
+            Err(ferrotron_checkpoint::Error::NothingToLoad { .. })
+                if !c.exit_on_missing && c.save.as_ref() == Some(dir) =>
+            {
+                Ok(Loaded::Fresh)
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Weights; counters, optimizer and schedules start afresh.
+    fn load_weights_only(&mut self, checkpoint: &Checkpoint) -> Result<Loaded> {
+        load_params(&self.cx, checkpoint)?;
+        self.optimizer.masters_from_params(&self.cx)?;
+        self.progress = Progress::default();
+        Ok(Loaded::From(checkpoint.common().iteration))
+    }
+
+    fn load_all(&mut self, checkpoint: &Checkpoint, with_optimizer: bool) -> Result<Loaded> {
+        let common = checkpoint.common();
+        load_params(&self.cx, checkpoint)?;
+        self.optimizer.masters_from_params(&self.cx)?;
+        self.progress = progress::counters(common)?;
+        if with_optimizer {
+            self.load_optimizer(checkpoint)?;
+            let policy = match self.config.optim.scheduler_on_load {
+                SchedulerOnLoad::MustMatch => LoadPolicy::Match,
+                SchedulerOnLoad::CommandLine => LoadPolicy::Override,
+                SchedulerOnLoad::Checkpoint => LoadPolicy::UseCheckpoint,
+            };
+            self.scheduler.load_state(&progress::scheduler(common)?, policy)?;
+            if let Some(state) = progress::loss_scaler(common)?.filter(|_| self.scaler.state().is_some()) {
+                self.scaler.load_state(&state)?;
+            }
+        } else {
+            // The schedule goes on from the samples consumed; the moments start at zero, and so does their count.
+            self.scheduler.step(self.progress.consumed_samples);
+            self.progress.updates = 0;
+        }
+        if let Some(iteration) = self.config.checkpoint.override_iteration {
+            self.progress.iteration = iteration;
+        }
+        self.batches.update(self.progress.consumed_samples)?;
+        Ok(Loaded::From(common.iteration))
+    }
+
+    fn load_optimizer(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+        let cx = &self.cx;
+        for s in self.optimizer.states() {
+            let spec = cx.params.table().spec(s.own.id);
+            let kind = kind_of(s.kind)?;
+            if kind == Kind::Master && checkpoint.get(kind, &spec.shard.name).is_none() {
+                continue; // saved in f32: the parameter was its own master, and already is ours
+            }
+            if checkpoint.get(kind, &spec.shard.name).is_none() {
+                return Err(Error::Setting(format!(
+                    "checkpoint {} has no {} of {}: it was saved without optimizer state or by another optimizer; add \
+                     --no-load-optim to start the optimizer afresh",
+                    checkpoint.dir().display(),
+                    s.kind,
+                    spec.shard.name
+                )));
+            }
+            let range = s.own.offset..s.own.offset + s.own.range.len();
+            let mut values = vec![0f32; range.len()];
+            checkpoint.read_f32(&spec.shard, range, kind, &mut values)?;
+            host::write_f32(&*cx.device, &cx.stream, &values, &mut s.tensor.clone())?;
+        }
+        Ok(())
+    }
+}
+
+/// Every parameter of `cx` from the checkpoint.
+pub fn load_params(cx: &Ctx, checkpoint: &Checkpoint) -> Result<()> {
+    for (id, spec) in cx.params.table().iter() {
+        let mut t = cx.params.weight(id);
+        let n = spec.numel();
+        if t.dtype() == DType::F32 {
+            let mut values = vec![0f32; n];
+            checkpoint.read_f32(&spec.shard, 0..n, Kind::Param, &mut values)?;
+            host::write_f32(&*cx.device, &cx.stream, &values, &mut t)?;
+        } else {
+            let mut bytes = vec![0u8; t.bytes()];
+            checkpoint.read_into(&spec.shard, 0..n, Kind::Param, t.dtype(), &mut bytes)?;
+            cx.device.upload(&cx.stream, &bytes, &mut t)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! From a validated command line to a trainer that is ready to step.
+
+use std::sync::Arc;
+
+use ferrotron_backends::{CpuConfig, select};
+use ferrotron_config::settings::{self, Config, DeviceKind};
+use ferrotron_config::{Environment, Resolved};
+use ferrotron_data::{Datasets, Order, Sampler, SplitDataset, build_datasets};
+use ferrotron_device::Device;
+use ferrotron_executor::{Chunk, Edges, Stage};
+use ferrotron_models::{ModelConfig, build};
+use ferrotron_nn::{Builder, Head};
+use ferrotron_optim::{MicrobatchCalculator, Optimizer, ParamScheduler};
+use ferrotron_runtime::{Ctx, CtxOptions, Groups, ParamStore, ParamTable, StoreOptions};
+use ferrotron_telemetry::Timers;
+use ferrotron_tokenizer::Tokenizer;
+
+use crate::batch::BatchSource;
+use crate::trainer::Sources;
+use crate::{Error, Progress, Result, Trainer, bridge};
+
+/// Elements of a gradient bucket: Megatron's default of 40 million, enough to fill a link.
+const BUCKET_ELEMENTS: usize = 40_000_000;
+
+/// A model with its parameters on a device.
+pub struct Built {
+    /// Device, memory, groups, parameters.
+    pub cx: Ctx,
+    /// Layers.
+    pub stage: Stage,
+    /// The head.
+    pub head: Arc<Head>,
+    /// Shape.
+    pub model: ModelConfig,
+}
+
+/// Opens the device that the command line names.
+pub fn open_device(c: &Config, env: &Environment) -> Result<Arc<dyn Device>> {
+    let mut cpu = CpuConfig::default();
+    if let Some(threads) = env.omp_num_threads {
+        cpu.threads = threads;
+    }
+    let name = match c.device {
+        DeviceKind::Cpu => "cpu",
+        DeviceKind::Npu => "npu",
+        DeviceKind::Cuda => "cuda",
+        DeviceKind::Auto => "auto",
+    };
+    Ok(select(name, cpu)?.open(0)?)
+}
+
+/// The tokenizer and the padded vocabulary.
+pub fn tokenizer(c: &Config) -> Result<(Arc<dyn Tokenizer>, usize)> {
+    let tokenizer = ferrotron_tokenizer::build(&bridge::tokenizer_spec(c))?;
+    let size = c.model.vocab.vocab_size.unwrap_or(0).max(tokenizer.vocab_size());
+    let padded = c.model.vocab.padded(size, c.parallel.tp).map_err(Error::Setting)?;
+    Ok((tokenizer, padded))
+}
+
+/// Builds the model on `device`.
+pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>) -> Result<Built> {
+    let model = bridge::model_config(c, vocab)?;
+    let dtype = c.train.params_dtype.dtype();
+    let stream = Ctx::home_stream(&device)?;
+    let groups = Groups::solo(&device);
+    let mut table = ParamTable::default();
+    let mut builder = Builder::new(&mut table, &device, &stream, &groups, c.parallel.sequence_parallel);
+    let layers = build(&mut builder, &model, 0..model.num_layers)?;
+    let head = layers.head.ok_or_else(|| Error::Setting("the model has no head on this rank".into()))?;
+    let store = StoreOptions {
+        dtype,
+        dp_size: groups.dp.size(),
+        dp_rank: groups.dp.rank(),
+        shard_optimizer: c.parallel.distributed_optimizer && groups.dp.size() > 1,
+        bucket_elements: BUCKET_ELEMENTS,
+        seed: c.train.seed,
+    };
+    let params = ParamStore::new(table, store, &*device, &stream)?;
+    let options = CtxOptions {
+        dtype,
+        seed: c.train.seed,
+        sequence_parallel: c.parallel.sequence_parallel,
+        pool_limit: device.info().memory,
+        poison: false,
+    };
+    let cx = Ctx::new(device, stream, groups, params, options)?;
+    let stage = Stage { chunks: vec![Chunk { layers: layers.layers }], edges: Edges::none() };
+    Ok(Built { cx, stage, head, model })
+}
+
+impl Trainer {
+    /// Opens device, tokenizer and data, builds the model, loads nothing.
+    pub fn new(resolved: &Resolved, env: &Environment) -> Result<Trainer> {
+        let config = resolved.config.clone();
+        let (tokenizer, vocab) = tokenizer(&config)?;
+        let device = open_device(&config, env)?;
+        let Built { cx, stage, head, model } = build_model(&config, vocab, device)?;
+        let optimizer = Optimizer::new(bridge::optimizer_kind(&config), &cx)?;
+        let batches = MicrobatchCalculator::new(
+            bridge::batch_schedule(&config)?,
+            config.train.micro_batch_size as u64,
+            cx.groups.dp.size() as u64,
+            config.train.decrease_batch_size_if_needed,
+            0,
+        )?;
+        batches.check_from(0)?;
+        let train_iters = iterations(&config, &batches)?;
+        let datasets = build_datasets(&bridge::data_config(&config, &*tokenizer, vocab, train_iters)?)?;
+        let notices = datasets.notices.clone();
+        let data = sources(&config, datasets, &cx)?;
+        Ok(Trainer {
+            arguments: resolved.args.to_json(),
+            scheduler: ParamScheduler::from_args(&bridge::schedule_args(&config))?,
+            scaler: bridge::loss_scaler(&config)?,
+            guards: bridge::guards(&config)?,
+            timers: Timers::new(config.log.timing_level),
+            progress: Progress::default(),
+            config,
+            model,
+            tokenizer,
+            cx,
+            stage,
+            head,
+            optimizer,
+            batches,
+            data,
+            train_iters,
+            notices,
+        })
+    }
+}
+
+/// Length of the run. With `--train-samples` under a changing batch size, the iterations are counted out, as Megatron's
+/// `update_train_iters` does: the ramp first, then whole batches of the final size.
+fn iterations(c: &Config, batches: &MicrobatchCalculator) -> Result<u64> {
+    let samples = match c.train.length {
+        settings::RunLength::Iterations(n) => return Ok(n),
+        settings::RunLength::Samples(n) => n,
+    };
+    let last = batches.schedule().final_global_batch_size();
+    let (mut consumed, mut n) = (0u64, 0u64);
+    while consumed <= samples && batches.at(consumed)?.global_batch_size < last {
+        consumed += batches.at(consumed)?.running_global_batch_size.max(1);
+        n += 1;
+    }
+    Ok(n + samples.saturating_sub(consumed) / last.max(1))
+}
+
+fn sources(c: &Config, datasets: Datasets, cx: &Ctx) -> Result<Sources> {
+    let dp = &cx.groups.dp;
+    let order = match c.data.dataloader {
+        settings::DataloaderKind::Single => Order::Single { drop_last: true },
+        settings::DataloaderKind::Cyclic => Order::Cyclic { data_sharding: true },
+    };
+    let source = |name, set: Option<Arc<SplitDataset>>, micro_batch_size| -> Result<Option<BatchSource>> {
+        use ferrotron_data::Dataset;
+        let Some(set) = set.filter(|s| !s.is_empty()) else { return Ok(None) };
+        let sampler = Sampler::new(order, set.len(), micro_batch_size, dp.size())?;
+        Ok(Some(BatchSource::new(name, set, sampler, dp.rank(), dp.size())))
+    };
+    let (train, eval) = (c.train.micro_batch_size, c.eval.micro_batch_size);
+    Ok(Sources {
+        train: source("training", datasets.train, train)?,
+        valid: source("validation", datasets.valid, eval)?,
+        test: source("test", datasets.test, eval)?,
+    })
+}

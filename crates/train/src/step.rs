@@ -1,0 +1,133 @@
+//! One training step.
+
+use ferrotron_device::host;
+use ferrotron_executor::run;
+use ferrotron_optim::{Decision, StepStats, UpdateScalars, gather_params, reduce_gradients};
+use ferrotron_runtime::{Micro, MicroHost, stat};
+use ferrotron_schedule::{Pipe, one_f_one_b};
+
+use crate::{Error, Result, Trainer};
+
+/// What a step did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepReport {
+    /// Mean loss of the tokens that count.
+    pub loss: f32,
+    /// Global norm of the gradients, unscaled, before clipping.
+    pub grad_norm: f64,
+    /// Zeros in the gradients, when asked for.
+    pub num_zeros: Option<u64>,
+    /// Norm of the parameters, when asked for.
+    pub params_norm: Option<f64>,
+    /// Samples of the batch.
+    pub samples: u64,
+    /// Whether the update was applied, or why not.
+    pub decision: Decision,
+}
+
+impl Trainer {
+    /// Reads a global batch, runs it forward and backward, and updates the parameters, or skips the update: decided
+    /// once, from numbers that all ranks share. The host waits for the device once.
+    pub fn step(&mut self) -> Result<StepReport> {
+        let batch = self.batches.current();
+        self.cx.step = self.progress.iteration;
+        self.cx.training = true;
+
+        self.timers.start("batch-generator", 2);
+        let source = self.data.train.as_mut().ok_or_else(no_training_data)?;
+        let micros = source.global_batch(self.progress.consumed_samples, batch.num_microbatches)?;
+        self.timers.stop("batch-generator");
+
+        self.timers.start("forward-backward", 1);
+        self.forward_backward(&micros)?;
+        self.timers.stop("forward-backward");
+
+        self.timers.start("all-grads-sync", 1);
+        reduce_gradients(&self.cx)?;
+        self.timers.stop("all-grads-sync");
+
+        let stats = self.gather_stats()?;
+        let report = self.judge(&stats, batch.running_global_batch_size)?;
+        self.scaler.update(report.decision == Decision::Skip(ferrotron_optim::SkipReason::GradientOverflow));
+        if report.decision == Decision::Apply {
+            self.timers.start("optimizer", 1);
+            self.apply(report.grad_norm)?;
+            self.timers.stop("optimizer");
+            self.scheduler.step(batch.running_global_batch_size);
+        }
+        self.progress.iteration += 1;
+        self.progress.consumed_samples += batch.running_global_batch_size;
+        self.batches.update(self.progress.consumed_samples)?;
+        Ok(report)
+    }
+
+    /// Gradients of a global batch, into zeroed buffers, under the loss scale.
+    fn forward_backward(&mut self, micros: &[MicroHost]) -> Result<()> {
+        let cx = &mut self.cx;
+        cx.params.zero_grads(&*cx.device, &cx.stream)?;
+        cx.device.fill_bytes(&cx.stream, cx.stats.ptr(), cx.stats.bytes(), 0)?;
+        cx.device.ops().fill(&cx.stream, self.scaler.scale(), &mut cx.loss_scale)?;
+        let pp = &cx.groups.pp;
+        let steps = one_f_one_b(&Pipe { stage: pp.rank(), stages: pp.size(), microbatches: micros.len() });
+        run(cx, &self.stage, &steps, |cx, i| Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &micros[i]))?;
+        Ok(())
+    }
+
+    /// All numbers that the host needs from a step, in one read.
+    fn gather_stats(&mut self) -> Result<Vec<f32>> {
+        let cx = &self.cx;
+        self.optimizer.gather_grad_squares(cx)?;
+        if self.config.log.num_zeros_in_grad {
+            self.optimizer.gather_grad_zeros(cx)?;
+        }
+        if self.config.log.params_norm {
+            self.optimizer.gather_param_squares(cx)?;
+        }
+        Ok(host::read_f32(&*cx.device, &cx.stream, &cx.stats)?)
+    }
+
+    fn judge(&self, stats: &[f32], samples: u64) -> Result<StepReport> {
+        let loss = stats[stat::LOSS] / stats[stat::TOKENS].max(1.0);
+        let grad_norm = f64::from(stats[stat::GRAD_SQUARES]).sqrt() * f64::from(self.scaler.inv_scale());
+        let scaled = self.scaler.state().is_some();
+        let found_inf = scaled && !grad_norm.is_finite();
+        let measured = StepStats { loss: f64::from(loss), grad_norm: Some(grad_norm), found_inf };
+        let decision = self.guards.decide(&measured);
+        if self.config.train.check_for_nan && decision == Decision::Apply {
+            for (what, value) in [("the loss", f64::from(loss)), ("the gradient norm", grad_norm)] {
+                if !value.is_finite() {
+                    let last_good = self.progress.iteration;
+                    return Err(Error::NotFinite { iteration: last_good + 1, what, value, last_good });
+                }
+            }
+        }
+        Ok(StepReport {
+            loss,
+            grad_norm,
+            num_zeros: self.config.log.num_zeros_in_grad.then_some(stats[stat::GRAD_ZEROS] as u64),
+            params_norm: self.config.log.params_norm.then_some(f64::from(stats[stat::PARAM_SQUARES]).sqrt()),
+            samples,
+            decision,
+        })
+    }
+
+    /// Clips and updates. (Megatron: `clip_grad_by_total_norm_fp32`.)
+    fn apply(&mut self, grad_norm: f64) -> Result<()> {
+        let clip = self.config.optim.clip_grad;
+        let coefficient = if clip > 0.0 { (clip / (grad_norm + 1e-6)).min(1.0) } else { 1.0 };
+        self.progress.updates += 1;
+        let update = UpdateScalars {
+            lr: self.scheduler.lr(),
+            weight_decay: self.scheduler.wd(),
+            grad_factor: coefficient * f64::from(self.scaler.inv_scale()),
+            step: self.progress.updates,
+        };
+        self.optimizer.update(&self.cx, &update)?;
+        gather_params(&self.cx)?;
+        Ok(())
+    }
+}
+
+fn no_training_data() -> Error {
+    Error::Setting("the training split is empty: give it a share in --split, or --train-data-path".into())
+}
