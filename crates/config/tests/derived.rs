@@ -138,6 +138,8 @@ fn batches_and_lengths() {
     let ramp = common::run(&words(&format!("{samples} --global-batch-size 8 --rampup-batch-size 2 2 60")), 1).unwrap();
     assert_eq!(ramp.config.train.batch_plan, BatchPlan::Rampup { start: 2, increment: 2, samples: 60 });
     assert_eq!((ramp.config.train.length, ramp.config.optim.lr.decay), (RunLength::Samples(100), 100));
+    let iterations = tiny("--rampup-batch-size 2 2 60");
+    assert!(notices_text(&iterations.notices).contains("the run sees fewer samples"));
     let constant = common::run(&words(&samples), 1).unwrap();
     assert_eq!(constant.args.int("train_iters"), Some(25));
     let steps = words(&TINY.replace("--global-batch-size 4", "--step-batch-size-schedule")).into_iter().flat_map(|w| {
@@ -181,6 +183,7 @@ fn recomputation() {
         r("--recompute-granularity full --recompute-method block --recompute-num-layers 2"),
         full(RecomputeMethod::Block, 2)
     );
+    assert_eq!(r("--recompute-granularity full --recompute-method block --recompute-num-layers 0"), Recompute::None);
     assert_eq!(r("--activations-checkpoint-method uniform"), full(RecomputeMethod::Uniform, 1));
 }
 
@@ -197,6 +200,14 @@ fn checkpoints_evaluation_and_schedules() {
     let lr = tiny("--lr-decay-style WSD --lr-wsd-decay-iters 4 --lr-warmup-iters 7 --lr-wsd-decay-style minus_sqrt");
     assert_eq!(lr.config.optim.lr.wsd, Some(WsdDecay { length: 4, style: WsdDecayStyle::MinusSqrt }));
     assert!(notices_text(&lr.notices).contains("annealing begins at 6"));
+    let exit = tiny("--exit-interval 0 --exit-duration-in-mins 5 --exit-signal-handler --exit-signal SIGUSR1")
+        .config
+        .train
+        .exit;
+    assert_eq!(
+        (exit.interval, exit.duration_in_mins, exit.signal_handler, exit.signal),
+        (None, Some(5), true, ExitSignal::Usr1)
+    );
     let wd = tiny("--weight-decay-incr-style cosine --start-weight-decay 0.1 --end-weight-decay 0.2")
         .config
         .optim

@@ -74,7 +74,12 @@ const REFUSED: &[(&str, usize, &[&str])] = &[
     ("--global-batch-size 6", 4, &["global batch 6 % (micro batch 1 x data parallel 4 = 4) = 2", "4 or 8"]),
     ("--eval-micro-batch-size 3", 1, &["4 % (micro batch 3 x data parallel 1 = 3) = 1"]),
     ("--step-batch-size-schedule 0:4", 1, &["already states the batch sizes"]),
-    ("--rampup-batch-size 2 2 100", 1, &["needs a run counted in samples", "--train-samples"]),
+    ("--rampup-batch-size 2 3 100", 1, &["(4 - 2) / 3 is no whole number of increments"]),
+    (
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 0",
+        1,
+        &["uniform needs blocks of at least one layer"],
+    ),
     ("--rampup-batch-size 2 2 0", 1, &["three whole numbers from 1"]),
     // schedules
     ("--train-samples 100", 1, &["--train-iters and --train-samples both"]),

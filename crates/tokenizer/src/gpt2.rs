@@ -1,7 +1,7 @@
 //! GPT-2's byte-level BPE from `vocab.json` and `merges.txt`.
 
-use crate::hf::python_bool;
 use crate::hf::special::SpecialTokens;
+use crate::hf::{python_bool, python_list};
 use crate::tokenizer::MEGATRON_CLASS;
 use crate::{Error, HuggingFaceTokenizer, TokenizerSpec};
 use serde_json::{Map, json};
@@ -44,8 +44,7 @@ pub fn gpt2_bpe(spec: &TokenizerSpec) -> Result<HuggingFaceTokenizer, Error> {
     let mut ids = Map::new();
     ids.insert("class".into(), json!(MEGATRON_CLASS));
     ids.insert("tokenizer_path".into(), json!(NAME));
-    let quoted: Vec<String> = spec.special_tokens.iter().map(|t| format!("'{t}'")).collect();
-    ids.insert("additional_special_tokens".into(), json!(format!("[{}]", quoted.join(", "))));
+    ids.insert("additional_special_tokens".into(), json!(python_list(&spec.special_tokens)));
     ids.insert("vocab_file".into(), json!(vocab.display().to_string()));
     ids.insert("merges_file".into(), json!(merges.display().to_string()));
     ids.insert("use_fast".into(), json!("True"));

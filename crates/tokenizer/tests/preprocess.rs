@@ -84,7 +84,10 @@ impl DocumentSink for FileSink {
 
     fn finish(self: Box<Self>) -> Result<(), SinkError> {
         let (code, size) = if self.plan.dtype == TokenDType::U16 { (8u8, 2usize) } else { (4, 4) };
-        let bin: Vec<u8> = self.tokens.iter().flat_map(|t| t.to_le_bytes()[..size].to_vec()).collect();
+        let mut bin = Vec::with_capacity(self.tokens.len() * size);
+        for token in &self.tokens {
+            bin.extend_from_slice(&token.to_le_bytes()[..size]);
+        }
         let mut idx = b"MMIDIDX\0\0".to_vec();
         idx.extend(1u64.to_le_bytes());
         idx.push(code);
@@ -290,7 +293,7 @@ fn pre_13_workers_do_not_change_the_bytes() {
     for file in 0..3 {
         let mut text = String::new();
         let mut state = file as u64 + 1;
-        for i in 0..3000 {
+        for i in 0..1000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let body: Vec<&str> = (0..state >> 59).map(|k| words[(state >> (k + 8)) as usize % words.len()]).collect();
             match i % 500 {
@@ -305,13 +308,13 @@ fn pre_13_workers_do_not_change_the_bytes() {
     args.tokenizer.tokenizer_type = "Qwen3Tokenizer".into();
     args.tokenizer.tokenizer_model = Some(golden("chatml"));
     args.append_eod = true;
-    args.skip_bad = 18;
+    args.skip_bad = 6;
     let mut first = None;
     for workers in [1, 2, 5] {
         args.workers = workers;
         let (summary, _) = preprocess(&args).unwrap();
-        assert_eq!((summary.documents, summary.dropped), (8982, 18));
-        assert!(summary.keys[0].tokens > 100_000 && summary.keys[0].empty > 0, "{summary:?}");
+        assert_eq!((summary.documents, summary.dropped), (2994, 6));
+        assert!(summary.keys[0].tokens > 30_000 && summary.keys[0].empty > 0, "{summary:?}");
         let bad = fs::read(f.0.join("out.bad.jsonl")).unwrap();
         let all = (f.dataset("text"), f.dataset("title"), bad);
         match &first {
@@ -459,7 +462,7 @@ fn a_full_disk_leaves_the_earlier_files_as_they_were() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(32))]
 
     /// Random lines, good and bad: strict runs name the first bad one, skipping runs keep exactly the good ones.
     /// What is good is decided here by another parser (`serde_json::Value`).

@@ -41,6 +41,13 @@ fn encode(t: &dyn Tokenizer, text: &str) -> Vec<u32> {
     out
 }
 
+/// 64-bit FNV-1a over the ids as little-endian u32.
+fn fnv1a(ids: &[u32]) -> String {
+    let bytes = ids.iter().flat_map(|id| id.to_le_bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    format!("{hash:016x}")
+}
+
 const KINDS: [&str; 4] = ["chatml", "llama3", "fallback", "gpt2"];
 
 #[test]
@@ -72,13 +79,9 @@ fn long_runs_equal_the_reference() {
         let t = tokenizer(kind, false);
         for (i, run) in golden["long"].as_array().unwrap().iter().enumerate() {
             let got = encode(&*t, &run[0].as_str().unwrap().repeat(run[1].as_u64().unwrap() as usize));
-            let hash = got
-                .iter()
-                .flat_map(|id| id.to_le_bytes())
-                .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
             let want = &golden[kind]["long"][i];
             assert_eq!(got.len() as u64, want[0].as_u64().unwrap(), "{kind} {run}");
-            assert_eq!(format!("{hash:016x}"), want[1].as_str().unwrap(), "{kind} {run}");
+            assert_eq!(fnv1a(&got), want[1].as_str().unwrap(), "{kind} {run}");
         }
     }
 }
@@ -108,7 +111,7 @@ fn cache_description_is_megatrons() {
     );
 }
 
-/// Ids seen in `run --eod-token` and `--tokenizer-special-tokens`.
+/// `--eod-token` and `--tokenizer-special-tokens`.
 #[test]
 fn tokens_from_flags() {
     let spec = TokenizerSpec {
@@ -123,6 +126,21 @@ fn tokens_from_flags() {
     assert!(encode(&*t, "a<new>").ends_with(&[405]));
     let e = build(&TokenizerSpec { eod_token: Some("<nope>".into()), ..spec }).unwrap_err().to_string();
     assert!(e.contains("--eod-token") && e.contains("<nope>") && e.contains("tokenizer.json"), "{e}");
+}
+
+/// Most of a megabyte, which goes through the library by pieces: still the reference's ids.
+#[test]
+fn long_documents_equal_the_reference() {
+    let golden = vectors();
+    let document: Vec<&str> = golden["texts"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
+    let document = document.join(" x y\n").repeat(170);
+    assert!(document.len() > 800_000);
+    for kind in ["chatml", "llama3", "gpt2"] {
+        let got = encode(&*tokenizer(kind, false), &document);
+        let want = &golden[kind]["document"];
+        assert_eq!(got.len() as u64, want[0].as_u64().unwrap(), "{kind}");
+        assert_eq!(fnv1a(&got), want[1].as_str().unwrap(), "{kind}");
+    }
 }
 
 /// 450015 is the reference's count for the longest run that is accepted.

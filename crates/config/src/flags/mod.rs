@@ -9,7 +9,6 @@ use std::collections::HashMap;
 
 pub use extra::OWN;
 pub use spec::{Fallback, Flag, Group, Kind, Nargs, Source, Status};
-pub use status::status_of;
 
 /// A flag with its group and status.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +54,11 @@ impl Table {
     /// The table of `pretrain_gpt`: all upstream flags and ours.
     pub fn pretrain() -> Table {
         let groups = tables::ALL.iter().flat_map(|file| file.iter()).chain(std::iter::once(&OWN));
-        Table::new(groups, status_of)
+        let stated = status::stated();
+        Table::new(groups, |flag, group| match stated.get(flag.name) {
+            Some(status) => *status,
+            None => status::planned(flag, group),
+        })
     }
 
     /// All rows, in order of definition.

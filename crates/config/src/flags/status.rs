@@ -1,6 +1,8 @@
 //! How far each flag is honoured. A flag that stands in no list here is planned: it parses, and training refuses a
 //! value other than the default, with the reason of its group.
 
+use std::collections::HashMap;
+
 use super::spec::{Flag, Group, Source, Status};
 
 /// Flags that do what upstream does. Some of their *values* may still be planned; validation says which.
@@ -211,18 +213,16 @@ const REMOVED: &[(&str, &str)] = &[
     ),
 ];
 
-/// How far a flag of the `pretrain_gpt` table is honoured.
-pub fn status_of(flag: &'static Flag, group: &Group) -> Status {
-    if ACTS.contains(&flag.name) {
-        return Status::Acts;
-    }
-    if let Some((_, instead)) = REMOVED.iter().find(|(name, _)| *name == flag.name) {
-        return Status::Removed(instead);
-    }
-    match NO_EFFECT.iter().find(|(_, names)| names.contains(&flag.name)) {
-        Some((reason, _)) => Status::NoEffect(reason),
-        None => Status::Planned(planned_reason(flag.name, group)),
-    }
+/// The stated statuses by spelling.
+pub(super) fn stated() -> HashMap<&'static str, Status> {
+    let idle = NO_EFFECT.iter().flat_map(|(reason, names)| names.iter().map(|n| (*n, Status::NoEffect(reason))));
+    let removed = REMOVED.iter().map(|(name, instead)| (*name, Status::Removed(instead)));
+    ACTS.iter().map(|name| (*name, Status::Acts)).chain(idle).chain(removed).collect()
+}
+
+/// The status of a flag that is not in the lists.
+pub(super) fn planned(flag: &Flag, group: &Group) -> Status {
+    Status::Planned(planned_reason(flag.name, group))
 }
 
 fn planned_reason(name: &str, group: &Group) -> &'static str {

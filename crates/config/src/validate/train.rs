@@ -88,7 +88,7 @@ fn recompute(c: &mut Checker, p: &ParallelConfig) -> Recompute {
         }
     }
     let method = c.args.text("recompute_method").map(str::to_string);
-    let num_layers = c.size("recompute_num_layers");
+    let num_layers = c.count_from("recompute_num_layers", 0).and_then(|n| usize::try_from(n).ok());
     let granularity = c.args.text("recompute_granularity").map(str::to_string);
     match granularity.as_deref() {
         Some("full") => {
@@ -112,6 +112,14 @@ fn recompute(c: &mut Checker, p: &ParallelConfig) -> Recompute {
             }
             let method =
                 if method.as_deref() == Some("block") { RecomputeMethod::Block } else { RecomputeMethod::Uniform };
+            match (method, num_layers) {
+                (RecomputeMethod::Block, Some(0)) => return Recompute::None,
+                (RecomputeMethod::Uniform, Some(0)) => {
+                    let flags = ["--recompute-method", "--recompute-num-layers"];
+                    c.invalid(&flags, "--recompute-method uniform needs blocks of at least one layer");
+                }
+                _ => {}
+            }
             Recompute::Full { method, num_layers: num_layers.unwrap_or(1) }
         }
         Some("selective") => {
@@ -173,8 +181,8 @@ fn exit(c: &mut Checker) -> ExitConfig {
         }
     };
     ExitConfig {
-        interval: c.long_from("exit_interval", 1),
-        duration_in_mins: c.long_from("exit_duration_in_mins", 1),
+        interval: c.long_from("exit_interval", 0).filter(|n| *n > 0),
+        duration_in_mins: c.long_from("exit_duration_in_mins", 0).filter(|n| *n > 0),
         signal_handler: c.args.flag("exit_signal_handler"),
         signal,
     }

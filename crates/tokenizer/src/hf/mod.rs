@@ -1,6 +1,7 @@
 //! `tokenizer.json` through the `tokenizers` library, with the special tokens that `transformers` would give it.
 
 mod files;
+mod pieces;
 pub(crate) mod special;
 
 use crate::tokenizer::{MEGATRON_CLASS, Tokenizer};
@@ -14,6 +15,12 @@ use tokenizers::AddedToken;
 /// A run of whitespace this long (in characters) overflows the backtracking stack of the pattern engine, which then
 /// stops splitting without a word: ids would silently differ from the reference library's.
 const MAX_WHITESPACE_RUN: usize = 900_000;
+
+/// Texts are encoded by pieces of about this size where that changes nothing.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Longest text of a tokenizer that cannot take it by pieces: about 4 GiB of memory while it is encoded.
+const MAX_WHOLE_BYTES: usize = 32 << 20;
 
 /// Largest `tokenizer.json` that is read. The largest public ones have about 35 MB.
 const MAX_FILE_BYTES: u64 = 512 << 20;
@@ -32,6 +39,8 @@ pub struct HuggingFaceTokenizer {
     special: Ids,
     include_special_tokens: bool,
     adds_bos: bool,
+    /// Set when texts may be encoded by pieces.
+    around: Option<pieces::Around>,
     identifiers: Map<String, Value>,
 }
 
@@ -64,8 +73,6 @@ impl HuggingFaceTokenizer {
         let inner = read_tokenizer(&files.tokenizer)?;
         let special = SpecialTokens::read(&files)?;
 
-        let python_list =
-            |tokens: &[String]| format!("[{}]", tokens.iter().map(|t| format!("'{t}'")).collect::<Vec<_>>().join(", "));
         let mut ids = Map::new();
         ids.insert("class".into(), json!(MEGATRON_CLASS));
         ids.insert("tokenizer_path".into(), json!(path));
@@ -121,6 +128,7 @@ impl HuggingFaceTokenizer {
             identifiers.insert("eod_token".into(), json!(token));
         }
         let vocab_size = vocab_size(&inner);
+        let around = pieces::divisible(&inner);
         let mut tokenizer = HuggingFaceTokenizer {
             inner,
             name: name.into(),
@@ -128,6 +136,7 @@ impl HuggingFaceTokenizer {
             special: ids,
             include_special_tokens: !spec.hf_no_include_special_tokens,
             adds_bos: false,
+            around,
             identifiers,
         };
         let mut probe = Vec::new();
@@ -146,6 +155,10 @@ fn vocab_size(inner: &tokenizers::Tokenizer) -> usize {
 
 pub(crate) fn python_bool(b: bool) -> &'static str {
     if b { "True" } else { "False" }
+}
+
+pub(crate) fn python_list(tokens: &[String]) -> String {
+    format!("[{}]", tokens.iter().map(|t| format!("'{t}'")).collect::<Vec<_>>().join(", "))
 }
 
 /// Reads a `tokenizer.json` of bounded size. The library is known to panic on some malformed files, and the file is
@@ -172,8 +185,28 @@ impl Tokenizer for HuggingFaceTokenizer {
         if text.len() >= MAX_WHITESPACE_RUN && longest_whitespace_run(text) >= MAX_WHITESPACE_RUN {
             return Err(error(format!("the text has {MAX_WHITESPACE_RUN} or more whitespace characters in a row")));
         }
-        let encoding = self.inner.encode_fast(text, self.include_special_tokens).map_err(|e| error(e.to_string()))?;
-        out.extend_from_slice(encoding.get_ids());
+        match &self.around {
+            Some(around) if text.len() > 2 * PIECE_BYTES => {
+                let special = self.include_special_tokens;
+                out.extend(around.before.iter().filter(|_| special));
+                for piece in pieces::pieces(text, PIECE_BYTES) {
+                    let encoding = self.inner.encode_fast(piece, false).map_err(|e| error(e.to_string()))?;
+                    out.extend_from_slice(encoding.get_ids());
+                }
+                out.extend(around.after.iter().filter(|_| special));
+            }
+            None if text.len() > MAX_WHOLE_BYTES => {
+                return Err(error(format!(
+                    "a text of {} bytes is over the {MAX_WHOLE_BYTES} that this tokenizer, which must hold it whole, can \
+                     take; split the document",
+                    text.len()
+                )));
+            }
+            _ => {
+                let encoding = self.inner.encode_fast(text, self.include_special_tokens);
+                out.extend_from_slice(encoding.map_err(|e| error(e.to_string()))?.get_ids());
+            }
+        }
         Ok(())
     }
 
