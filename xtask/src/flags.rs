@@ -319,7 +319,11 @@ fn write_files(tables: &Tables, out_dir: &Path) -> Result<(), String> {
         );
         let path = out_dir.join(format!("{file}.rs"));
         std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
-        let _ = writeln!(index, "mod {file};");
+    }
+    let mut modules: Vec<&str> = files.iter().map(|(file, _)| file.as_str()).collect();
+    modules.sort_unstable();
+    for module in modules {
+        let _ = writeln!(index, "mod {module};");
     }
     index.push_str(
         "\n/// Groups of all files, Megatron main first.\n#[rustfmt::skip]\npub static ALL: &[&[Group]] = &[\n",

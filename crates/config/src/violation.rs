@@ -64,6 +64,9 @@ impl Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)?;
+        if self.flags.iter().any(|flag| !self.what.contains(flag.as_str())) {
+            write!(f, "\n     flags: {}", self.flags.join(" "))?;
+        }
         for (label, text) in [("numbers", &self.arithmetic), ("legal", &self.legal), ("why", &self.why)] {
             if let Some(text) = text {
                 write!(f, "\n     {label}: {text}")?;

@@ -31,7 +31,7 @@ fn word() -> impl Strategy<Value = Vec<String>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 160, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn command_lines(tiny in any::<bool>(), more in proptest::collection::vec(word(), 0..12), ranks in 1usize..70, file in ".{0,40}") {

@@ -69,6 +69,6 @@ fn on_one_rank_the_same_model_trains() {
 #[test]
 fn without_a_launcher_the_arithmetic_is_shown() {
     let text = faults(&words(A40), 1);
-    assert!(text.contains("1 ranks % (tensor 2 x pipeline 2 x context 1 = 4) = 1"), "{text}");
+    assert!(text.contains("1 rank % (tensor 2 x pipeline 2 x context 1 = 4) = 1"), "{text}");
     assert!(text.contains("a multiple of 4 ranks (4 are the next)"), "{text}");
 }

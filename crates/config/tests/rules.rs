@@ -34,7 +34,7 @@ const REFUSED: &[(&str, usize, &[&str])] = &[
     (
         "--num-layers-per-virtual-pipeline-stage 1",
         1,
-        &["the interleaved schedule needs more pipeline stages", "1 stages, at least 2"],
+        &["the interleaved schedule needs more pipeline stages", "1 stage, at least 2"],
     ),
     (
         "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1 --no-overlap-p2p-communication",
@@ -243,8 +243,11 @@ fn all_that_is_missing_is_one_message() {
 
 #[test]
 fn an_unreadable_value_is_not_called_missing() {
-    let text = faults(&words(&format!("{TINY} --lr abc --hidden-size x")), 1);
-    assert!(text.contains("2 mistakes") && !text.contains("required"), "{text}");
+    for broken in ["--lr abc --hidden-size x", "--lrr 3 --hiden-size 4", "--hidden_size 4 --lr -1e-5"] {
+        let base = TINY.replace("--lr 1e-3", "").replace("--hidden-size 64", "");
+        let text = faults(&words(&format!("{base} {broken}")), 1);
+        assert!(text.contains("2 mistakes") && !text.contains("required"), "{text}");
+    }
 }
 
 #[test]

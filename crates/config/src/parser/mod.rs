@@ -83,7 +83,12 @@ pub fn parse(table: &Table, argv: &[String], read: &ReadFile) -> Parsed {
                 at += 1 + available;
             }
             Class::Unknown => {
-                parsed.violations.push(unknown(table, token));
+                let (violation, near) = unknown(table, token);
+                // Whatever was meant is not missing: it is misspelt.
+                for (row, _) in near.iter().filter_map(|name| table.find(name)) {
+                    parsed.args.mark_broken(row.flag.dest);
+                }
+                parsed.violations.push(violation);
                 at += 1 + available;
             }
             Class::Known { row, spelling, explicit } => {
@@ -158,15 +163,14 @@ fn take(
             _ if least == 1 => "one value".to_string(),
             _ => format!("{least} values"),
         };
-        let legal = match next {
-            Some(t) if explicit.is_none() && texts.is_empty() && number::py_float(&t.text).is_some() => Some(format!(
-                "{spelling}={} (a value like {0} after a blank reads as a flag, by argparse's rule)",
-                t.text
-            )),
-            _ => Some(format!("{spelling} {}", placeholder(row))),
+        // `--lr -1e-5`: the number reads as a flag. One message says so, and the number is not reported again.
+        let lost = next.filter(|t| explicit.is_none() && texts.is_empty() && number::py_float(&t.text).is_some());
+        let legal = match lost {
+            Some(t) => format!("{spelling}={} (after a blank, {0} reads as a flag by argparse's rule)", t.text),
+            None => format!("{spelling} {}", placeholder(row)),
         };
-        fault(parsed, format!("expected {expected}, got {}", texts.len()), legal);
-        return used;
+        fault(parsed, format!("expected {expected}, got {}", texts.len()), Some(legal));
+        return used + usize::from(lost.is_some());
     }
     let mut converted = Vec::with_capacity(texts.len());
     for text in texts {
@@ -200,11 +204,13 @@ fn placeholder(row: &Row) -> String {
     }
 }
 
-fn unknown(table: &Table, token: &Token) -> Violation {
+/// The mistake, and the flags that may have been meant.
+fn unknown(table: &Table, token: &Token) -> (Violation, Vec<&'static str>) {
     let written = token.text.split('=').next().unwrap_or_default();
     let mut violation = Violation::new(Severity::Syntax, &[written], format!("unknown flag {written}"));
     if number::py_float(&token.text).is_some() {
-        return violation.why("a negative number with an exponent reads as a flag, by argparse's rule; join it with =");
+        let why = "a negative number with an exponent reads as a flag, by argparse's rule; join it to its flag with =";
+        return (violation.why(why), Vec::new());
     }
     let near = suggest(table, written);
     if !near.is_empty() {
@@ -218,7 +224,7 @@ fn unknown(table: &Table, token: &Token) -> Violation {
     if let Origin::File { .. } = token.origin {
         violation.arithmetic = Some(place("written", &token.origin));
     }
-    violation
+    (violation, near)
 }
 
 fn place(prefix: &str, origin: &Origin) -> String {

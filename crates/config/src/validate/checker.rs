@@ -164,3 +164,8 @@ pub(super) fn list(numbers: &[usize]) -> String {
     let dots = if numbers.len() > 12 { ", ..." } else { "" };
     format!("{}{dots}", shown.join(", "))
 }
+
+/// `1 rank`, `4 ranks`.
+pub(super) fn plural(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}

@@ -1,7 +1,7 @@
 //! Parallel sizes and the division of layers over stages.
 
 use super::NoticeKind;
-use super::checker::{Checker, divisors, list};
+use super::checker::{Checker, divisors, list, plural};
 use crate::settings::ParallelConfig;
 use crate::value::Value;
 
@@ -23,7 +23,8 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         let next = world_size.div_ceil(model).saturating_mul(model);
         let v = c.invalid(&[TP, PP, CP], "the ranks do not divide into model-parallel groups");
         v.arithmetic = Some(format!(
-            "{world_size} ranks % (tensor {tp} x pipeline {pp} x context {cp} = {model}) = {}",
+            "{} % (tensor {tp} x pipeline {pp} x context {cp} = {model}) = {}",
+            plural(world_size, "rank"),
             world_size % model
         ));
         v.legal = Some(format!(
@@ -220,7 +221,7 @@ fn interleaving(c: &mut Checker, p: &ParallelConfig, flags: &[&str]) {
     let least = if overlap { 2 } else { 3 };
     if p.pp < least {
         let v = c.invalid(flags, "the interleaved schedule needs more pipeline stages");
-        v.arithmetic = Some(format!("{} stages, at least {least} needed", p.pp));
+        v.arithmetic = Some(format!("{}, at least {least} needed", plural(p.pp, "stage")));
         v.legal = Some(format!("{PP} {least} or more, or no virtual stages"));
     } else {
         c.planned(flags, "the interleaved schedule is not there yet");
