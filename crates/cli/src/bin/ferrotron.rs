@@ -1,0 +1,45 @@
+//! `ferrotron`: the tools around training.
+
+use std::process::ExitCode;
+
+use ferrotron_cli::{corpus, curve, doctor, generate, inspect, preprocess, pretrain};
+
+const USAGE: &str = "\
+usage: ferrotron COMMAND ...
+  pretrain_gpt     train: Megatron's command line (also a binary of its own)
+  preprocess_data  JSONL to .bin/.idx (also a binary of its own)
+  generate         a few lines of text from a checkpoint
+  curve            draw the loss curve of a log
+  inspect          what is in a checkpoint, token file or safetensors file
+  corpus           text files to JSONL, one document a file
+  doctor           which devices are here, and why others are not
+Each command explains itself with --help.";
+
+fn main() -> ExitCode {
+    let argv = match ferrotron_cli::arguments() {
+        Ok(argv) => argv,
+        Err(e) => return ExitCode::from(ferrotron_cli::fail("ferrotron", e)),
+    };
+    let (command, rest) = argv.split_first().map_or(("--help", &[][..]), |(c, rest)| (c.as_str(), rest));
+    ExitCode::from(match command {
+        "pretrain_gpt" => pretrain::run(rest, |name| std::env::var(name).ok()),
+        "preprocess_data" => preprocess::run(rest),
+        "generate" => generate::run(rest),
+        "curve" => curve::run(rest),
+        "inspect" => inspect::run(rest),
+        "corpus" => corpus::run(rest),
+        "doctor" => doctor::run(),
+        "--help" | "-h" | "help" => {
+            println!("{USAGE}");
+            0
+        }
+        "--version" | "-V" => {
+            println!("ferrotron {}", env!("CARGO_PKG_VERSION"));
+            0
+        }
+        other => {
+            eprintln!("ferrotron: no command is called {other}\n{USAGE}");
+            2
+        }
+    })
+}
