@@ -1,34 +1,45 @@
-//! Communicators: the contract every engine fills, and the group of one.
+//! Communicators: the contract every engine fills, and the engines of the CPU (threads, TCP, shared memory).
 //!
 //! A communicator belongs to one rank and one (group, purpose) pair and has its own stream: its operations run beside
 //! the home stream, and what they give comes back through a [`Pending`]. Layers know a group and their rank *in* it,
 //! never the global rank; for a group of one they make no call at all.
+//!
+//! Layers call the methods of `dyn Communicator` ([`call`]), which check arguments and note the call site; an engine
+//! implements the few methods of [`Communicator`]. A rank gets its communicators from its [`Fabric`]:
+//!
+//! | fabric | ranks are | collectives |
+//! |---|---|---|
+//! | [`ThreadWorld`] | threads of one process | read the peers' memory |
+//!
+//! Sums are made in the order of ranks in f32 by one function, so all fabrics give the same bits.
 
+pub mod call;
+pub mod checked;
+mod failure;
+mod log;
+mod member;
+mod raw;
+mod reduce;
 mod solo;
+pub mod threads;
 
-use ferrotron_device::{Pending, Result, Stream, Tensor};
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Duration;
 
+use ferrotron_device::{Device, Pending, Result, Stream};
+
+pub use call::{Collective, Kind, P2p, ReduceOp};
+pub use checked::{Checked, Ledger};
 pub use solo::Solo;
+pub use threads::{ThreadRank, ThreadWorld};
 
-/// How values of the ranks are combined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ReduceOp {
-    /// Sum, in the order of ranks, in f32.
-    Sum,
-    /// Maximum; NaN wins.
-    Max,
-}
+/// Where a collective was called.
+pub type Site = &'static Location<'static>;
 
-/// One message of a batched exchange.
-pub enum P2p {
-    /// Send the tensor to a rank of the group.
-    Send(Tensor, usize),
-    /// Receive into the tensor from a rank of the group.
-    Recv(Tensor, usize),
-}
-
-/// A group's collectives, as one rank calls them. Every rank of the group makes the same calls in the same order.
-/// Counts are elements. Nothing blocks the host; errors of peers arrive through the streams.
+/// A group's engine, as one rank sees it. Every rank of the group makes the same calls in the same order. Callers use
+/// the methods of `dyn Communicator` in [`call`]; engines get arguments that were checked there. Nothing blocks the
+/// host but [`Communicator::meet`]; errors of peers arrive through the streams.
 pub trait Communicator: Send + Sync {
     /// Name of the group: `tp`, `dp`, `pp` …
     fn name(&self) -> &str;
@@ -36,23 +47,71 @@ pub trait Communicator: Send + Sync {
     fn rank(&self) -> usize;
     /// Ranks in the group.
     fn size(&self) -> usize;
-
-    /// Combines `t` over the ranks, in place, on all.
-    fn all_reduce(&self, home: &Stream, t: Tensor, op: ReduceOp) -> Result<Pending>;
-    /// Sums `x` (n elements a rank) and gives rank r the r-th n-th. `out` may be that view of `x`.
-    fn reduce_scatter(&self, home: &Stream, x: Tensor, out: Tensor) -> Result<Pending>;
-    /// Concatenates the ranks' `x` in `out`. `x` may be this rank's view of `out`.
-    fn all_gather(&self, home: &Stream, x: Tensor, out: Tensor) -> Result<Pending>;
-    /// As [`Communicator::all_gather`], rank r giving `counts[r]` elements.
-    fn all_gather_v(&self, home: &Stream, x: Tensor, out: Tensor, counts: &[usize]) -> Result<Pending>;
-    /// Copies `root`'s tensor to all.
-    fn broadcast(&self, home: &Stream, t: Tensor, root: usize) -> Result<Pending>;
-    /// Sends `send[r]` elements of `x` to each rank r and receives `recv[r]` from it, both in the order of ranks.
-    fn all_to_all_v(&self, home: &Stream, x: Tensor, send: &[usize], out: Tensor, recv: &[usize]) -> Result<Pending>;
-    /// Sends and receives that progress together, as neighbours of a pipeline need.
-    fn exchange(&self, home: &Stream, ops: Vec<P2p>) -> Result<Vec<Pending>>;
+    /// Enqueues a collective behind the work of `home`.
+    fn start(&self, home: &Stream, call: Collective, site: Site) -> Result<Pending>;
+    /// Enqueues sends and receives that progress together. Messages between two ranks keep their order.
+    fn start_exchange(&self, home: &Stream, ops: Vec<P2p>, site: Site) -> Result<Vec<Pending>>;
     /// Returns when all ranks have come here. Blocks the host, with a deadline.
-    fn barrier(&self) -> Result<()>;
+    fn meet(&self, site: Site) -> Result<()>;
     /// Ends all waits of all ranks of the group with this cause. The first cause stays.
     fn abort(&self, why: &str);
+}
+
+/// One rank's way to all others.
+pub trait Fabric: Send + Sync {
+    /// This rank among all.
+    fn rank(&self) -> usize;
+    /// Ranks in all.
+    fn size(&self) -> usize;
+    /// This rank's communicator of the group `name` for `purpose` (`grads`, `params`: each has its own order of calls)
+    /// with the global `ranks`, which all its members make once, in any order among groups. A group of one needs no
+    /// peer.
+    fn group(
+        &self,
+        device: &Arc<dyn Device>,
+        name: &str,
+        purpose: &str,
+        ranks: &[usize],
+    ) -> Result<Arc<dyn Communicator>>;
+    /// Deadline of every later wait.
+    fn set_timeout(&self, timeout: Duration);
+    /// Ends all waits of all ranks with this cause. The first cause stays.
+    fn abort(&self, why: &str);
+    /// Why waits end, once they do.
+    fn failure(&self) -> Option<String>;
+    /// The last collectives of this rank, for a report.
+    fn history(&self) -> String;
+}
+
+/// How a fabric's communicators behave.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Deadline of every wait, `--distributed-timeout-minutes`.
+    pub timeout: Duration,
+    /// Compare every call with the peers' before it runs ([`Checked`]).
+    pub checked: bool,
+    /// How many collectives a rank remembers for reports.
+    pub history: usize,
+}
+
+impl Default for Options {
+    /// Ten minutes, as Megatron; unchecked; 16 collectives.
+    fn default() -> Options {
+        Options { timeout: Duration::from_secs(600), checked: false, history: 16 }
+    }
+}
+
+/// Checks a group's ranks, and finds this one among them.
+fn place_in(ranks: &[usize], rank: usize, size: usize) -> Result<usize> {
+    let bad = |got: &dyn std::fmt::Debug| {
+        ferrotron_device::Error::mismatch("group", "ranks", "distinct ranks of the world, this one among them", got)
+    };
+    let mut seen = vec![false; size];
+    for &r in ranks {
+        match seen.get_mut(r) {
+            Some(s) if !*s => *s = true,
+            _ => return Err(bad(&ranks)),
+        }
+    }
+    ranks.iter().position(|r| *r == rank).ok_or_else(|| bad(&(ranks, rank)))
 }

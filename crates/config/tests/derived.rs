@@ -4,7 +4,7 @@ mod common;
 
 use common::{TINY, tiny, words};
 use ferrotron_config::settings::*;
-use ferrotron_config::show::{arguments_dump, help, notices_text, print_json, print_text};
+use ferrotron_config::show::{arguments_dump, help, notices_text, print_json, print_text, startup_lines};
 use ferrotron_config::{Origin, Table, exit_code, parse};
 
 #[test]
@@ -336,4 +336,21 @@ fn exit_codes() {
     assert_eq!(code("--typo", 1), 2);
     let parsed = parse(&Table::pretrain(), &words("--lr 1 --lr 2"), &|_| Err(std::io::Error::other("")));
     assert_eq!(exit_code(&parsed.violations), 0);
+}
+
+#[test]
+fn startup_lines_are_megatrons() {
+    assert_eq!(
+        startup_lines(&tiny("--bf16")),
+        [
+            "using world size: 1, data-parallel size: 1, context-parallel size: 1, hierarchical context-parallel sizes: None, \
+             tensor-model-parallel size: 1, pipeline-model-parallel size: 1",
+            "accumulate and all-reduce gradients in fp32 for bfloat16 data type.",
+            "using torch.bfloat16 for parameters ...",
+        ]
+    );
+    let line = TINY.replace("--global-batch-size 4", "").replace("--train-iters", "--train-samples");
+    let lines = startup_lines(&common::run(&words(&line), 1).unwrap());
+    assert_eq!(lines[1..3], ["setting global batch size to 1", "setting training iterations to 10"]);
+    assert_eq!(lines[3], "using torch.float32 for parameters ...");
 }

@@ -64,6 +64,7 @@ const REFUSED: &[(&str, usize, &[&str])] = &[
     ("--overlap-param-gather", 1, &["needs --use-distributed-optimizer", "needs --overlap-grad-reduce"]),
     ("--zero-stage 4", 1, &["--zero-stage 4 does not exist", "0, 1, 2, 3"]),
     ("--ds-sequence-parallel-size 2 --pipeline-model-parallel-size 2", 2, &["needs one pipeline stage"]),
+    ("--context-parallel-size 4 --hierarchical-context-parallel-sizes 2 3", 4, &["product of 2, 3 = 6, not 4"]),
     // batches
     ("--micro-batch-size 0", 1, &["--micro-batch-size 0 is out of range"]),
     (
@@ -121,6 +122,11 @@ const REFUSED: &[(&str, usize, &[&str])] = &[
     ("--window-size 5", 1, &["two numbers"]),
     ("--hidden-size 99999999999", 1, &["--hidden-size 99999999999 is out of range"]),
     // precision
+    (
+        "--fp8-format e4m3 --fp4-format e2m1",
+        1,
+        &["--fp8-format and --fp4-format exclude each other", "8- and 4-bit training"],
+    ),
     ("--fp16 --bf16", 1, &["exclude each other"]),
     ("--fp16-lm-cross-entropy", 1, &["needs --fp16"]),
     ("--fp32-residual-connection", 1, &["needs --fp16 or --bf16"]),
@@ -206,7 +212,7 @@ fn each_refusal_is_about_its_own_flags_only() {
         let argv = words(&format!("{} {flags}", base(flags)));
         let found = common::severities(&argv, *ranks).len();
         // These rows break two rules, or a rule and a planned feature.
-        let double = ["mrope", "param-gather", "num-experts", "fp32-residual", "tp-comm", "lm-cross"];
+        let double = ["mrope", "fp4", "param-gather", "num-experts", "fp32-residual", "tp-comm", "lm-cross"];
         let most = if double.iter().any(|d| flags.contains(d)) { 2 } else { 1 };
         assert!((1..=most).contains(&found), "{flags}: {}", faults(&argv, *ranks));
     }

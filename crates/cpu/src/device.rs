@@ -174,7 +174,6 @@ pub struct CpuOps {
 
 impl CpuOps {
     /// Runs `job` with the team when the stream reaches it.
-    #[allow(dead_code)]
     pub(crate) fn run(&self, s: &Stream, job: impl FnOnce(&Team) -> Result<()> + Send + 'static) -> Result<()> {
         let team = self.team.clone();
         CpuStream::of(s)?.run(move || job(&team))

@@ -3,10 +3,12 @@
 mod config;
 mod dump;
 mod help;
+mod startup;
 
 pub use config::{print_json, print_text};
 pub use dump::arguments_dump;
 pub use help::help;
+pub use startup::startup_lines;
 
 use crate::validate::{Notice, NoticeKind};
 

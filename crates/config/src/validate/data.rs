@@ -1,5 +1,6 @@
 //! Corpora, split, sampler, tokenizer.
 
+use super::NoticeKind;
 use super::checker::Checker;
 use crate::parser::number::py_float;
 use crate::settings::{BlendItem, DataConfig, DataSource, DataloaderKind, Split, TokenizerConfig, TokenizerKind};
@@ -147,6 +148,9 @@ fn split(c: &mut Checker, source: &DataSource) -> Split {
     }
     if c.args.value("split").is_none() && !per_split {
         c.derive("split", Value::Str(DEFAULT_SPLIT.into()), "upstream's default");
+        if !matches!(source, DataSource::Mock) {
+            c.notice(NoticeKind::Adjusted, format!("--split not given: \"{DEFAULT_SPLIT}\", Megatron's default"));
+        }
     }
     let text = c.args.text("split").unwrap_or_default().to_string();
     // Megatron reads every match of [.0-9]+ and ignores what is between.

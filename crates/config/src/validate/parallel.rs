@@ -52,6 +52,14 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
             );
         }
     }
+    let levels: Vec<usize> =
+        c.args.list("hierarchical_context_parallel_sizes").iter().filter_map(|v| v.to_string().parse().ok()).collect();
+    let product = levels.iter().fold(1usize, |a, b| a.saturating_mul(*b));
+    if !levels.is_empty() && product != cp {
+        let flags = ["--hierarchical-context-parallel-sizes", CP];
+        c.invalid(&flags, "the levels of context parallelism do not multiply to its size").arithmetic =
+            Some(format!("product of {} = {product}, not {cp}", list(&levels)));
+    }
     experts(c, ep);
 
     let mut sequence_parallel = c.args.flag("sequence_parallel");

@@ -26,6 +26,9 @@ pub(super) fn check(c: &mut Checker, p: &ParallelConfig, batch: Batch, length: R
     if c.args.flag("fp16_lm_cross_entropy") && params_dtype != ParamDtype::Fp16 {
         c.invalid(&["--fp16-lm-cross-entropy"], "--fp16-lm-cross-entropy needs --fp16");
     }
+    if !c.args.value("fp8").is_none() && !c.args.value("fp4").is_none() {
+        c.invalid(&["--fp8-format", "--fp4-format"], "--fp8-format and --fp4-format exclude each other");
+    }
     let mut check_for_nan = c.args.flag("check_for_nan_in_loss_and_grad");
     if params_dtype == ParamDtype::Fp16 && c.args.value("loss_scale").is_none() && check_for_nan {
         check_for_nan = false;

@@ -1,0 +1,124 @@
+//! What a rank did last: a ring of collectives, printed when a wait takes too long.
+
+use std::collections::VecDeque;
+use std::fmt::Write;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use ferrotron_device::DType;
+
+use crate::failure::lock;
+use crate::{Kind, Site};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Enqueued,
+    Running,
+    Done,
+    Failed,
+}
+
+struct Line {
+    id: u64,
+    what: String,
+    state: State,
+    since: Instant,
+}
+
+/// A rank's ring.
+pub(crate) struct Log {
+    rank: usize,
+    keep: usize,
+    lines: Mutex<(u64, VecDeque<Line>)>,
+}
+
+/// One call, for messages: `dp #12 all_reduce of 1024 F32 at src/x.rs:7`.
+pub(crate) fn describe(group: &str, sequence: u64, kind: Kind, what: Option<(usize, DType)>, site: Site) -> String {
+    let (file, line) = (site.file(), site.line());
+    match what {
+        Some((count, dtype)) => format!("{group} #{sequence} {kind} of {count} {dtype} at {file}:{line}"),
+        None => format!("{group} #{sequence} {kind} at {file}:{line}"),
+    }
+}
+
+impl Log {
+    pub(crate) fn new(rank: usize, keep: usize) -> Log {
+        Log { rank, keep: keep.max(1), lines: Mutex::default() }
+    }
+
+    /// Notes a call; gives its id.
+    pub(crate) fn enqueued(&self, what: String) -> u64 {
+        let (next, lines) = &mut *lock(&self.lines);
+        *next += 1;
+        // A call that still waits is worth more than one that is done.
+        if lines.len() >= self.keep {
+            let done = lines.iter().position(|l| l.state == State::Done).unwrap_or(0);
+            lines.remove(done);
+        }
+        lines.push_back(Line { id: *next, what, state: State::Enqueued, since: Instant::now() });
+        *next
+    }
+
+    fn set(&self, id: u64, state: State) {
+        if let Some(l) = lock(&self.lines).1.iter_mut().rev().find(|l| l.id == id) {
+            (l.state, l.since) = (state, Instant::now());
+        }
+    }
+
+    pub(crate) fn running(&self, id: u64) {
+        self.set(id, State::Running);
+    }
+
+    pub(crate) fn finished(&self, id: u64, ok: bool) {
+        self.set(id, if ok { State::Done } else { State::Failed });
+    }
+
+    /// What the rank is waiting in, if anything.
+    pub(crate) fn waits_in(&self) -> Option<String> {
+        let lines = lock(&self.lines);
+        lines.1.iter().find(|l| l.state == State::Running).map(|l| l.what.clone())
+    }
+
+    /// The ring as text.
+    pub(crate) fn report(&self) -> String {
+        let lines = lock(&self.lines);
+        let mut out = format!("rank {}: ", self.rank);
+        if lines.1.is_empty() {
+            out.push_str("no collectives yet");
+        } else {
+            let _ = write!(out, "last {} collectives:", lines.1.len());
+        }
+        for l in &lines.1 {
+            let state = match l.state {
+                State::Enqueued => "enqueued",
+                State::Running => "waiting",
+                State::Done => "done",
+                State::Failed => "failed",
+            };
+            // Writing to a String cannot fail.
+            let _ = write!(out, "\n  {}. {}: {state} {:.1} s ago", l.id, l.what, l.since.elapsed().as_secs_f64());
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_the_last_and_what_waits() {
+        let log = Log::new(3, 2);
+        assert_eq!(log.report(), "rank 3: no collectives yet");
+        let a = log.enqueued("a".into());
+        log.running(a);
+        for what in ["b", "c"] {
+            let id = log.enqueued(what.into());
+            log.finished(id, true);
+        }
+        assert_eq!(log.waits_in().as_deref(), Some("a"));
+        let text = log.report();
+        assert!(text.contains("1. a: waiting 0.0 s ago") && text.contains("3. c: done"), "{text}");
+        assert!(!text.contains("b: "), "{text}");
+    }
+}

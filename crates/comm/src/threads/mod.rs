@@ -1,0 +1,147 @@
+//! Thread ranks: all ranks in one process. Collectives read the peers' memory; sums are made in the order of ranks.
+
+mod engine;
+mod meet;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ferrotron_device::{Device, Error, Result};
+
+use crate::checked::{Book, Checked};
+use crate::failure::{Failure, lock};
+use crate::log::Log;
+use crate::member::Member;
+use crate::{Communicator, Fabric, Options, Solo, place_in};
+
+use engine::{Shared, ThreadEngine};
+
+/// Name, purpose, global ranks.
+type Key = (String, String, Vec<usize>);
+
+/// What all ranks of the process share.
+pub(crate) struct World {
+    size: usize,
+    pub(crate) failure: Failure,
+    logs: Vec<Arc<Log>>,
+    groups: Mutex<HashMap<Key, Arc<Shared>>>,
+    made: Mutex<HashSet<(usize, Key)>>,
+    book: Option<Arc<Book>>,
+}
+
+impl World {
+    /// Ends the waits with a report: who waited for whom, and what every rank did last.
+    pub(crate) fn late(&self, group: &str, ranks: &[usize], missing: &[usize], me: usize, waited: Duration) {
+        let missing: Vec<usize> = missing.iter().map(|r| ranks[*r]).collect();
+        let what = self.logs[me].waits_in().unwrap_or_else(|| group.into());
+        let mut why = format!(
+            "rank {me} waited {:.1} s in {what}, in vain for {} of {} ranks: missing {missing:?}",
+            waited.as_secs_f64(),
+            missing.len(),
+            ranks.len()
+        );
+        for m in &missing {
+            match self.logs[*m].waits_in() {
+                Some(other) => why.push_str(&format!(
+                    "\nrank {m} waits in {other} instead: do the ranks use their groups in the same order?"
+                )),
+                None => why.push_str(&format!("\nrank {m} waits in no collective: it is late, or has ended")),
+            }
+        }
+        for log in &self.logs {
+            why.push('\n');
+            why.push_str(&log.report());
+        }
+        self.failure.set(&why);
+    }
+}
+
+/// A world of thread ranks.
+///
+/// ```
+/// # use ferrotron_comm::{Fabric, Options, ThreadWorld};
+/// let world = ThreadWorld::new(2, Options::default());
+/// let ranks: Vec<_> = (0..2).map(|r| world.rank(r)).collect();
+/// assert_eq!(ranks[1].rank(), 1);
+/// ```
+#[derive(Clone)]
+pub struct ThreadWorld(Arc<World>);
+
+impl ThreadWorld {
+    /// A world of `size` ranks.
+    pub fn new(size: usize, options: Options) -> ThreadWorld {
+        let logs = (0..size).map(|r| Arc::new(Log::new(r, options.history))).collect();
+        ThreadWorld(Arc::new(World {
+            size,
+            failure: Failure::new(options.timeout),
+            logs,
+            groups: Mutex::default(),
+            made: Mutex::default(),
+            book: options.checked.then(Arc::default),
+        }))
+    }
+
+    /// The part of rank `rank`, for its thread. Panics for a rank that the world does not have.
+    pub fn rank(&self, rank: usize) -> ThreadRank {
+        assert!(rank < self.0.size, "rank {rank} of a world of {}", self.0.size);
+        ThreadRank { world: self.0.clone(), rank }
+    }
+}
+
+/// A rank of a [`ThreadWorld`].
+pub struct ThreadRank {
+    world: Arc<World>,
+    rank: usize,
+}
+
+impl Fabric for ThreadRank {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.world.size
+    }
+
+    fn group(
+        &self,
+        device: &Arc<dyn Device>,
+        name: &str,
+        purpose: &str,
+        ranks: &[usize],
+    ) -> Result<Arc<dyn Communicator>> {
+        let place = place_in(ranks, self.rank, self.world.size)?;
+        if ranks.len() == 1 {
+            return Ok(Arc::new(Solo::new(name, device.clone())));
+        }
+        let key = (name.to_string(), purpose.to_string(), ranks.to_vec());
+        if !lock(&self.world.made).insert((self.rank, key.clone())) {
+            return Err(Error::mismatch("group", "name and purpose", "one not made before", (name, purpose)));
+        }
+        let shared = lock(&self.world.groups).entry(key).or_insert_with(|| Shared::new(name, ranks)).clone();
+        let engine = Arc::new(ThreadEngine::new(self.world.clone(), shared, place));
+        let log = self.world.logs[self.rank].clone();
+        let member = Arc::new(Member::new(device, name, (place, ranks.len()), engine, log)?);
+        Ok(match &self.world.book {
+            None => member,
+            Some(book) => Arc::new(Checked::new(member, &format!("{name}/{purpose}"), ranks, book.clone())),
+        })
+    }
+
+    fn set_timeout(&self, timeout: Duration) {
+        self.world.failure.set_timeout(timeout);
+    }
+
+    fn abort(&self, why: &str) {
+        self.world.failure.set(why);
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.world.failure.why()
+    }
+
+    fn history(&self) -> String {
+        self.world.logs[self.rank].report()
+    }
+}
