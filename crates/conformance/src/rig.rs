@@ -43,13 +43,26 @@ pub struct Rig {
     progress: RefCell<Progress>,
 }
 
+fn streams(device: &Arc<dyn Device>) -> Result<(Stream, Stream, Arc<Pool>)> {
+    let compute = device.stream(StreamRole::Compute)?;
+    let copy = device.stream(StreamRole::Copy)?;
+    let pool = Pool::new(device.clone(), compute.clone(), POOL_BYTES, true)?;
+    Ok((compute, copy, pool))
+}
+
 impl Rig {
     pub(crate) fn new(device: &Arc<dyn Device>) -> Result<Rig> {
-        let compute = device.stream(StreamRole::Compute)?;
-        let copy = device.stream(StreamRole::Copy)?;
-        let pool = Pool::new(device.clone(), compute.clone(), POOL_BYTES, true)?;
+        let (compute, copy, pool) = streams(device)?;
         let progress = Progress { op: "", case: String::new(), draws: 0, fingerprint: 0, report: Report::default() };
         Ok(Rig { device: device.clone(), pool, compute, copy, progress: RefCell::new(progress) })
+    }
+
+    /// New streams when these have failed: a stream reports its first error for ever, which is one case's only.
+    pub(crate) fn recover(&mut self) -> Result<()> {
+        if self.compute.synchronize().is_err() || self.copy.synchronize().is_err() {
+            (self.compute, self.copy, self.pool) = streams(&self.device)?;
+        }
+        Ok(())
     }
 
     pub(crate) fn begin(&self, op: &'static str, case: &str) {

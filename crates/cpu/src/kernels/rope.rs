@@ -91,3 +91,29 @@ impl RopeOps for CpuOps {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ferrotron_device::{DType, Device, Error, Pool, StreamRole, host};
+
+    use super::*;
+    use crate::{CpuConfig, CpuDevice};
+
+    #[test]
+    fn a_position_beyond_the_table_is_an_error() {
+        let device: std::sync::Arc<dyn Device> = std::sync::Arc::new(CpuDevice::new(CpuConfig::default()).unwrap());
+        let s = device.stream(StreamRole::Compute).unwrap();
+        let pool = Pool::new(device.clone(), s.clone(), 1 << 20, false).unwrap();
+        let table = pool.alloc(DType::F32, [4, 1]).unwrap();
+        let (mut positions, mut x) = (pool.alloc(DType::I32, [1]).unwrap(), pool.alloc(DType::F32, [1, 1, 2]).unwrap());
+        for position in [4, -1] {
+            // A stream keeps its first error: a new one each time.
+            let s = device.stream(StreamRole::Compute).unwrap();
+            host::write_i32(&*device, &s, &[position], &mut positions).unwrap();
+            let d = RopeDims { rot: 2, interleaved: false };
+            let e = device.ops().rope(&s, d, false, &table, &table, &positions, &mut x).unwrap_err();
+            let says = format!("position {position} in a rotary table of 4 positions");
+            assert!(matches!(&e, Error::Device { what, .. } if what.contains(&says)), "{e}");
+        }
+    }
+}
