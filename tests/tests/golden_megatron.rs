@@ -35,12 +35,15 @@ fn config(name: &str) -> ModelConfig {
 fn batches(name: &str) -> Vec<MicroHost> {
     let file = ferrotron_checkpoint::SafetensorsFile::open(golden(&format!("megatron/{name}_io.safetensors"))).unwrap();
     let data = file.read_i64("data").unwrap();
+    let mask = file.read_f32("loss_mask").unwrap();
+    let counted: f32 = mask.iter().sum();
     data.chunks(2 * 17)
         .map(|b| {
             let rows = |from: usize| -> Vec<i32> {
                 b.chunks(17).flat_map(|r| r[from..from + 16].iter().map(|&v| v as i32)).collect()
             };
-            plain_batch(&rows(0), &rows(1), 16, 0, 1)
+            let weight = mask.iter().map(|m| m / counted).collect();
+            MicroHost { mask: mask.clone(), weight, ..plain_batch(&rows(0), &rows(1), 16, 0, 1) }
         })
         .collect()
 }
@@ -99,10 +102,28 @@ fn check_training(name: &str) {
         let u = UpdateScalars { lr: 1e-3, weight_decay: 0.1, grad_factor, step: i as u64 + 1 };
         optimizer.update(&rig.cx, &u).unwrap();
     }
-    // Weights: Adam divides by the root of tiny second moments, so an element's relative error can be larger than the
-    // loss's; the bound is that of the loss all the same.
-    let after = format!("megatron/{name}_after10.safetensors");
-    compare(&format!("{name} weights after ten steps"), &rig.weights().unwrap(), &after, BOUND);
+    compare_weights(name, &rig.weights().unwrap());
+}
+
+/// Weights after ten steps. Adam moves every element by about lr a step, whatever its gradient's size, so a difference
+/// is measured against the distance an element can travel, ten times lr: at most 2 % of it. Key biases are left out:
+/// softmax does not see them, their gradient is rounding noise, and Adam turns noise into whole steps.
+fn compare_weights(name: &str, got: &BTreeMap<String, Vec<f32>>) {
+    const TRAVEL: f64 = 10.0 * 1e-3;
+    const HEAD: usize = 8;
+    let want = tensors(&format!("megatron/{name}_after10.safetensors"));
+    let mut worst = (0f64, "");
+    for (key, values) in got {
+        for (i, (a, b)) in values.iter().zip(&want[key].1).enumerate() {
+            let key_bias = key.ends_with("linear_qkv.bias") && (i / HEAD) % 3 == 1;
+            let moved = f64::from((a - b).abs()) / TRAVEL;
+            if !key_bias && moved > worst.0 {
+                worst = (moved, key);
+            }
+        }
+    }
+    println!("{name} weights after ten steps: {:.2e} of the travel at {}", worst.0, worst.1);
+    assert!(worst.0 <= 0.02, "{name}: {} is off by {:.3} of the travel", worst.1, worst.0);
 }
 
 #[test]
@@ -148,7 +169,9 @@ fn two_halves_of_a_batch_accumulate_to_the_whole() {
     let whole = &batches("llama")[0];
     let half = |i: usize| {
         let r = i * 16..(i + 1) * 16;
-        plain_batch(&whole.ids[r.clone()], &whole.labels[r], 16, i, 2)
+        let part = plain_batch(&whole.ids[r.clone()], &whole.labels[r.clone()], 16, i, 2);
+        // the weights of the whole: each half counts by its own number of tokens
+        MicroHost { mask: whole.mask[r.clone()].to_vec(), weight: whole.weight[r].to_vec(), ..part }
     };
     rig.forward_backward(&[half(0), half(1)]).unwrap();
     compare("two micro-batches", &rig.grads().unwrap(), "megatron/llama_grads.safetensors", BOUND);

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use ferrotron_checkpoint::Checkpoint;
-use ferrotron_config::show::{arguments_dump, help, notices_text, print_json, print_text};
+use ferrotron_config::show::{arguments_dump, help, notices_text, print_json, print_text, startup_lines};
 use ferrotron_config::{
     Environment, NoticeKind, Resolved, Table, exit_code, merge_checkpoint_args, parse, read_file, report, validate,
 };
@@ -74,8 +74,9 @@ fn take_checkpoint_args(args: &mut ferrotron_config::RawArgs) -> Result<(), Stri
 }
 
 fn train(table: &Table, resolved: &Resolved, env: &Environment) -> u8 {
-    let p = &resolved.config.parallel;
-    println!("{}", lines::world_size(p.world_size, p.dp, p.cp, p.tp, p.pp));
+    for line in startup_lines(resolved) {
+        println!("{line}");
+    }
     print!("{}", arguments_dump(table, &resolved.args));
     print!("{}", notices_text(&resolved.notices));
     for warning in resolved.notices.iter().filter(|n| n.kind == NoticeKind::Warning) {

@@ -38,11 +38,12 @@ pub fn run(device: &Arc<dyn Device>) -> Result<Report> {
 
 /// Runs some cases on a device.
 pub fn run_cases(device: &Arc<dyn Device>, cases: &[Case]) -> Result<Report> {
-    let rig = Rig::new(device)?;
+    let mut rig = Rig::new(device)?;
     for case in cases {
         rig.begin(case.op, &case.name);
         if let Err(e) = (case.body)(&rig) {
             rig.fail(e.to_string());
+            rig.recover()?;
         }
     }
     Ok(rig.into_report())

@@ -27,7 +27,7 @@ pub struct OpSummary {
     pub cases: usize,
     /// Values compared.
     pub values: usize,
-    /// Largest error as a fraction of its bound: at most 1 in a passing run.
+    /// Largest error, the output's rounding apart, as a fraction of its bound: at most 1 in a passing run.
     pub worst: f64,
     /// Where that was.
     pub worst_case: String,

@@ -19,19 +19,17 @@ pub enum Tol<'a> {
     Each(f64, &'a [f64]),
 }
 
-/// Largest relative error of one rounding to nearest.
-pub fn unit(dtype: DType) -> f64 {
+/// Largest error of rounding a value of this size to `dtype`; in f16 also below its normal numbers.
+pub fn rounding(dtype: DType, size: f64) -> f64 {
     match dtype {
-        DType::BF16 => 2f64.powi(-8),
-        DType::F16 => 2f64.powi(-11),
-        _ => 2f64.powi(-24),
+        DType::BF16 => 2f64.powi(-8) * size,
+        DType::F16 => (2f64.powi(-11) * size).max(2f64.powi(-25)),
+        _ => 2f64.powi(-24) * size,
     }
 }
 
-/// Absolute error that is always allowed: half a step of f16's subnormals; f32 and bf16 subnormals may become zero.
-fn smallest(dtype: DType) -> f64 {
-    if dtype == DType::F16 { 2f64.powi(-25) } else { f64::from(f32::MIN_POSITIVE) }
-}
+/// What is subnormal in f32 may become zero, before a factor of at most 128.
+const FLUSHED: f64 = 128.0 * f32::MIN_POSITIVE as f64;
 
 impl Tol<'_> {
     /// Largest |got - want| allowed at element `i`.
@@ -45,7 +43,7 @@ impl Tol<'_> {
         if want == 0.0 && arithmetic == 0.0 {
             return 0.0; // an exact zero, such as a dropped element
         }
-        arithmetic + unit(dtype) * (want.abs() + arithmetic) + smallest(dtype)
+        arithmetic + rounding(dtype, want.abs() + arithmetic) + FLUSHED
     }
 }
 

@@ -258,6 +258,30 @@ pub fn rows<T>(slice: &mut [T], cols: usize) -> Rows<'_, T> {
     Rows { ptr: slice.as_mut_ptr(), len: slice.len(), cols, slice: PhantomData }
 }
 
+/// An output of which tasks write pieces that do not overlap, where these are not whole rows.
+pub struct Disjoint<'a, T>(Rows<'a, T>);
+
+impl<'a, T: Send> Disjoint<'a, T> {
+    /// `slice`, to be written in pieces.
+    pub fn new(slice: &'a mut [T]) -> Disjoint<'a, T> {
+        Disjoint(rows(slice, 1))
+    }
+
+    /// `len` elements from `start` on.
+    ///
+    /// # Safety
+    /// No piece that another task uses overlaps this one, and no live piece of this task does.
+    ///
+    /// # Panics
+    /// Beyond the end.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn part(&self, start: usize, len: usize) -> &mut [T] {
+        self.0.check(start + len);
+        // SAFETY: in bounds by the check; the rest is the caller's promise.
+        unsafe { self.0.part(start..start + len) }
+    }
+}
+
 /// One or several outputs that can be cut by the same rows.
 pub trait Parts: Sync {
     /// What a task gets.

@@ -63,7 +63,6 @@ fn gemm(rig: &Rig, Kind { size, ab, c, bias, g }: Kind) -> Result<()> {
     let mut out = if g.beta == 0.0 { rig.output(c, [m, n])? } else { rig.random(c, [m, n])? };
     rig.ops().gemm(rig.s(), g, &a.t, &b.t, bias.as_ref().map(|b| &b.t), &mut out.t)?;
     let bias = bias.as_ref().map(|b| &b.host[..]);
-    let want = reference::gemm(g, size, &a.host, &b.host, bias, &out.host);
-    let sizes = reference::gemm_size(g, size, &a.host, &b.host, bias, &out.host);
+    let (want, sizes) = reference::gemm_sized(g, size, &a.host, &b.host, bias, &out.host);
     rig.check("c", &out, &want, Tol::Each(sum_rel(k), &sizes))
 }

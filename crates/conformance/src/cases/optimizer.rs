@@ -8,7 +8,7 @@ use crate::reference::optimizer as reference;
 use crate::tolerance::FEW;
 use crate::{Rig, Tol};
 
-const SIZES: [usize; 6] = [0, 1, 7, 1023, 4096, 70_001];
+const SIZES: [usize; 6] = [0, 1, 7, 1023, 4096, 40_001];
 /// lr, weight decay, gradient factor, 1 - b1^t, 1 - b2^t
 const SCALARS: [f64; 8] = [3e-3, 0.1, 0.25, 0.271, 0.142_625, f64::NAN, f64::NAN, f64::NAN];
 

@@ -18,9 +18,11 @@ pub fn erfc(x: f64) -> f64 {
 /// negative, so nothing cancels.
 fn erf_series(x: f64) -> f64 {
     let (mut term, mut sum) = (x, x);
-    for n in 1..120 {
-        term *= 2.0 * x * x / f64::from(2 * n + 1);
+    let mut n = 1.0;
+    while term.abs() > 1e-17 * sum.abs() {
+        term *= 2.0 * x * x / (2.0 * n + 1.0);
         sum += term;
+        n += 1.0;
     }
     2.0 / PI.sqrt() * (-x * x).exp() * sum
 }
@@ -28,7 +30,7 @@ fn erf_series(x: f64) -> f64 {
 /// Abramowitz & Stegun 7.1.14, the continued fraction `exp(-x^2)/sqrt(pi) 1/(x + (1/2)/(x + 1/(x + (3/2)/(x + ..`,
 /// from the inside out.
 fn erfc_fraction(x: f64) -> f64 {
-    let tail = (1..=200).rev().fold(x, |inner, k| x + f64::from(k) / 2.0 / inner);
+    let tail = (1..=80).rev().fold(x, |inner, k| x + f64::from(k) / 2.0 / inner);
     (-x * x).exp() / (PI.sqrt() * tail)
 }
 

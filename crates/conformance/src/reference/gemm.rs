@@ -15,39 +15,33 @@ pub struct Size {
 
 /// `alpha op(a) op(b) + beta c + bias`, C `[M,N]`. With beta 0, c is not read.
 pub fn gemm(g: Gemm, s: Size, a: &[f64], b: &[f64], bias: Option<&[f64]>, c: &[f64]) -> Vec<f64> {
-    gemm_of(g, s, a, b, bias, c, |x| x)
+    gemm_sized(g, s, a, b, bias, c).0
 }
 
-/// The same with every term's absolute value: the scale of rounding errors of each element of C.
-pub fn gemm_size(g: Gemm, s: Size, a: &[f64], b: &[f64], bias: Option<&[f64]>, c: &[f64]) -> Vec<f64> {
-    gemm_of(g, s, a, b, bias, c, f64::abs)
-}
-
-fn gemm_of(
-    g: Gemm,
-    s: Size,
-    a: &[f64],
-    b: &[f64],
-    bias: Option<&[f64]>,
-    c: &[f64],
-    term: impl Fn(f64) -> f64,
-) -> Vec<f64> {
-    let mut out = Vec::new();
+/// [`gemm`], and the same with every term's absolute value: the scale of rounding errors of each element of C.
+pub fn gemm_sized(g: Gemm, s: Size, a: &[f64], b: &[f64], bias: Option<&[f64]>, c: &[f64]) -> (Vec<f64>, Vec<f64>) {
+    let a = if g.trans_a { transposed(s.k, s.m, a) } else { a.to_vec() };
+    let b = if g.trans_b { b.to_vec() } else { transposed(s.k, s.n, b) };
+    let (mut values, mut sizes) = (Vec::new(), Vec::new());
     for i in 0..s.m {
         for j in 0..s.n {
-            let mut sum = 0.0;
-            for k in 0..s.k {
-                let left = if g.trans_a { a[k * s.m + i] } else { a[i * s.k + k] };
-                let right = if g.trans_b { b[j * s.k + k] } else { b[k * s.n + j] };
-                sum += term(f64::from(g.alpha) * left * right);
+            let (mut value, mut size) = (0.0, 0.0);
+            for (a, b) in a[i * s.k..(i + 1) * s.k].iter().zip(&b[j * s.k..(j + 1) * s.k]) {
+                value += a * b;
+                size += (a * b).abs();
             }
-            if g.beta != 0.0 {
-                sum += term(f64::from(g.beta) * c[i * s.n + j]);
-            }
-            out.push(sum + bias.map_or(0.0, |bias| term(bias[j])));
+            let held = if g.beta == 0.0 { 0.0 } else { f64::from(g.beta) * c[i * s.n + j] };
+            let added = bias.map_or(0.0, |bias| bias[j]);
+            values.push(f64::from(g.alpha) * value + held + added);
+            sizes.push(f64::from(g.alpha).abs() * size + held.abs() + added.abs());
         }
     }
-    out
+    (values, sizes)
+}
+
+/// `[cols, rows]` of x `[rows, cols]`.
+fn transposed(rows: usize, cols: usize, x: &[f64]) -> Vec<f64> {
+    (0..cols).flat_map(|c| (0..rows).map(move |r| x[r * cols + c])).collect()
 }
 
 #[cfg(test)]
@@ -71,6 +65,6 @@ mod tests {
         let g = Gemm { trans_a: false, trans_b: false, alpha: 2.0, beta: -1.0 };
         let s = Size { m: 1, n: 1, k: 2 };
         assert_eq!(gemm(g, s, &[1.0, 2.0], &[3.0, -4.0], Some(&[0.5]), &[7.0]), [-10.0 - 7.0 + 0.5]);
-        assert_eq!(gemm_size(g, s, &[1.0, 2.0], &[3.0, -4.0], Some(&[0.5]), &[7.0]), [22.0 + 7.0 + 0.5]);
+        assert_eq!(gemm_sized(g, s, &[1.0, 2.0], &[3.0, -4.0], Some(&[0.5]), &[7.0]).1, [22.0 + 7.0 + 0.5]);
     }
 }

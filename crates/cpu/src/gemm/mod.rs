@@ -2,6 +2,7 @@
 //!
 //! Both operands are packed once into the team's shared scratch (as f32, see [`pack`]); then tiles of C are tasks.
 //! A tile runs through K in blocks, in order; block sums are added in f32, and 16-bit C is rounded once at the end.
+//! Products with a few rows only go another way ([`thin`]).
 //! All sizes below follow from the shape and the instruction set, so the bits do too.
 
 #[cfg(all(target_arch = "x86_64", not(ferrotron_portable)))]
@@ -10,6 +11,7 @@ mod kernel_avx2;
 mod kernel_avx512;
 mod kernel_portable;
 mod pack;
+mod thin;
 
 use std::ops::Range;
 
@@ -21,7 +23,8 @@ use crate::scratch::Scratch;
 use crate::team::{SHARED_BYTES, Team, chunks};
 use crate::view::{Element, In, Out, Storage};
 use crate::{CpuOps, dispatch};
-use pack::{Operand, PackLoad};
+pub(crate) use pack::{Operand, PackLoad};
+pub(crate) use thin::dot;
 
 /// Longest run of K that is packed at once.
 const K_PANEL: usize = 4096;
@@ -38,26 +41,27 @@ const TILE_COLS: usize = 384;
 /// What a micro-kernel computes: `C = alpha A B + beta C + bias` over packed panels of A and B.
 pub(crate) struct Tile {
     /// Depth.
-    k: usize,
+    pub k: usize,
     /// Panel of A, MR floats a step.
-    a: *const f32,
+    pub a: *const f32,
     /// Panel of B, NR floats a step.
-    b: *const f32,
+    pub b: *const f32,
     /// First element of the tile.
-    c: *mut f32,
+    pub c: *mut f32,
     /// Floats from row to row of C.
-    ldc: usize,
-    alpha: f32,
+    pub ldc: usize,
+    /// Factor of the product.
+    pub alpha: f32,
     /// When 0, C is not read.
-    beta: f32,
+    pub beta: f32,
     /// Null, or one float a column.
-    bias: *const f32,
+    pub bias: *const f32,
     /// Packed memory to prefetch meanwhile, a cache line every four steps. Need not be valid.
-    ahead: *const f32,
+    pub ahead: *const f32,
 }
 
 /// A micro-kernel with its register block.
-trait Micro {
+pub(crate) trait Micro {
     const MR: usize;
     const NR: usize;
     /// Computes one tile.
@@ -73,7 +77,7 @@ trait Micro {
 
 macro_rules! micro {
     ($name:ident, $isa:expr, $module:ident) => {
-        struct $name;
+        pub(crate) struct $name;
         impl Micro for $name {
             const MR: usize = $module::MR;
             const NR: usize = $module::NR;
@@ -97,6 +101,29 @@ micro!(Avx512, Isa::Avx512, kernel_avx512);
 micro!(Avx2, Isa::Avx2, kernel_avx2);
 micro!(Portable, Isa::Portable, kernel_portable);
 
+/// Runs `$body` with `$M` bound to the micro-kernel of an instruction set.
+macro_rules! with_micro {
+    ($isa:expr, $M:ident => $body:expr) => {
+        match $isa {
+            #[cfg(all(target_arch = "x86_64", not(ferrotron_portable)))]
+            $crate::isa::Isa::Avx512 => {
+                type $M = $crate::gemm::Avx512;
+                $body
+            }
+            #[cfg(all(target_arch = "x86_64", not(ferrotron_portable)))]
+            $crate::isa::Isa::Avx2 => {
+                type $M = $crate::gemm::Avx2;
+                $body
+            }
+            _ => {
+                type $M = $crate::gemm::Portable;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_micro;
+
 impl GemmOps for CpuOps {
     fn gemm(&self, s: &Stream, g: Gemm, a: &Tensor, b: &Tensor, bias: Option<&Tensor>, c: &mut Tensor) -> Result<()> {
         let size = g.check(a, b, bias, c)?;
@@ -104,7 +131,11 @@ impl GemmOps for CpuOps {
         dispatch!(a.dtype(), T => dispatch!(c.dtype(), C => self.run(s, move |team| {
             // SAFETY: stream order keeps the tensors until this job is done, and C is apart from A and B.
             let (a, b, c) = unsafe { (a.get::<T>(), b.get::<T>(), c.get::<C>()) };
-            Product { g, size, a, b, bias, c: c.as_mut_ptr() }.run_on(team)
+            let product = Product { g, size, a, b, bias, c: c.as_mut_ptr() };
+            if product.is_thin() {
+                return product.run_thin(team);
+            }
+            with_micro!(team.isa(), M => product.run::<M>(team))
         })))
     }
 }
@@ -166,16 +197,6 @@ impl Cut {
 }
 
 impl<T: PackLoad, C: Storage> Product<'_, T, C> {
-    fn run_on(&self, team: &Team) -> Result<()> {
-        match team.isa() {
-            #[cfg(all(target_arch = "x86_64", not(ferrotron_portable)))]
-            Isa::Avx512 => self.run::<Avx512>(team),
-            #[cfg(all(target_arch = "x86_64", not(ferrotron_portable)))]
-            Isa::Avx2 => self.run::<Avx2>(team),
-            _ => self.run::<Portable>(team),
-        }
-    }
-
     fn run<M: Micro>(&self, team: &Team) -> Result<()> {
         let (m, n, k) = self.size;
         let cut = Cut::new(m, n, k, M::MR, M::NR, C::DTYPE != f32::DTYPE);
