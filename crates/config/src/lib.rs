@@ -28,7 +28,7 @@ use std::path::Path;
 pub use checkpoint_args::merge_checkpoint_args;
 pub use env::Environment;
 pub use flags::Table;
-pub use parser::{Parsed, ReadFile, parse};
+pub use parser::{LauncherWords, Parsed, ReadFile, parse, split_launcher};
 pub use raw::{Entry, Origin, RawArgs};
 pub use settings::Config;
 pub use validate::{Notice, NoticeKind, Refused, Resolved, validate};

@@ -22,6 +22,13 @@ pub enum Origin {
         /// Line, from 1.
         line: usize,
     },
+    /// A YAML file (`--yaml-cfg`, `--config`), with the line.
+    Yaml {
+        /// Path as written.
+        path: String,
+        /// Line, from 1.
+        line: usize,
+    },
     /// The arguments saved in a checkpoint.
     Checkpoint,
     /// Worked out from other values, with the rule.
@@ -44,6 +51,7 @@ pub struct Entry {
 pub struct RawArgs {
     entries: BTreeMap<String, Entry>,
     broken: BTreeSet<String>,
+    passed_over: Vec<String>,
 }
 
 impl RawArgs {
@@ -58,7 +66,7 @@ impl RawArgs {
                 spelling: row.flag.name.to_string(),
             });
         }
-        RawArgs { entries, broken: BTreeSet::new() }
+        RawArgs { entries, broken: BTreeSet::new(), passed_over: Vec::new() }
     }
 
     /// Stores a value.
@@ -87,9 +95,12 @@ impl RawArgs {
         self.entries.get(dest).map_or(&Value::None, |e| &e.value)
     }
 
-    /// True if the user wrote the flag, on the command line or in an argument file.
+    /// True if the user wrote the flag, on the command line, in an argument file or in a YAML file.
     pub fn given(&self, dest: &str) -> bool {
-        matches!(self.entries.get(dest), Some(Entry { origin: Origin::Flag | Origin::File { .. }, .. }))
+        matches!(
+            self.entries.get(dest),
+            Some(Entry { origin: Origin::Flag | Origin::File { .. } | Origin::Yaml { .. }, .. })
+        )
     }
 
     /// True if the value does not come from the table's defaults.
@@ -105,6 +116,16 @@ impl RawArgs {
     /// True if a value was written for this dest but could not be read.
     pub fn is_broken(&self, dest: &str) -> bool {
         self.broken.contains(dest)
+    }
+
+    /// Notes something that was written, is known, and has no meaning here (a YAML key without a flag).
+    pub fn pass_over(&mut self, what: String) {
+        self.passed_over.push(what);
+    }
+
+    /// What [`RawArgs::pass_over`] noted.
+    pub fn passed_over(&self) -> &[String] {
+        &self.passed_over
     }
 
     /// The spelling that set a dest, or its flag.

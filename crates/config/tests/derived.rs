@@ -306,6 +306,64 @@ fn origins_are_shown() {
 }
 
 #[test]
+fn old_activation_checkpointing_is_full_recomputation() {
+    let full = |num_layers| Recompute::Full { method: RecomputeMethod::Uniform, num_layers };
+    let r = tiny("--checkpoint-activations");
+    assert_eq!(r.config.train.recompute, full(1));
+    let notes = notices_text(&r.notices);
+    assert!(
+        notes.contains("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"),
+        "{notes}"
+    );
+    assert_eq!(tiny("--checkpoint-activations --checkpoint-num-layers 2").config.train.recompute, full(2));
+    let modern = tiny("--checkpoint-activations --recompute-granularity selective");
+    assert_eq!(
+        modern.config.train.recompute,
+        Recompute::Selective(vec![RecomputeModule::CoreAttn]),
+        "the modern flag wins"
+    );
+}
+
+#[test]
+fn stages_that_forks_state_are_not_refused() {
+    for flags in [
+        "--pipeline-model-parallel-size 4 --num-layer-list 1,1,2,0",
+        "--num-layers 5 --pipeline-model-parallel-size 4 --deepspeed",
+        "--num-layers 5 --pipeline-model-parallel-size 4 --pp-partition-method type:transformer",
+        "--ds-sequence-parallel-size 2 --global-batch-size 2",
+        "--num-experts 4 --multi-latent-attention --position-embedding-type rope --kv-channels 7",
+        "--lr-decay-style WSD --lr-wsd-decay-iters 0",
+    ] {
+        let argv = words(&format!("{TINY} {flags}"));
+        let found = common::severities(&argv, 4);
+        assert!(
+            found.iter().all(|s| *s == ferrotron_config::Severity::Planned),
+            "{flags}: {}",
+            common::faults(&argv, 4)
+        );
+    }
+}
+
+#[test]
+fn shell_variables_that_were_not_expanded_are_named() {
+    for (flags, part) in [
+        ("--lr $LR", "$LR is a shell variable that was not expanded"),
+        ("--train-iters=${ITERS:-5}", "${ITERS:-5} is a shell variable"),
+        ("--bf16 $GPT_ARGS", "unrecognised: $GPT_ARGS"),
+        ("--bf16 ${GPT_ARGS[@]}", "${GPT_ARGS[@]} is a shell variable"),
+    ] {
+        let text = common::faults(&words(&format!("{TINY} {flags}")), 1);
+        assert!(text.contains(part), "{flags}: {text}");
+    }
+    let notes = notices_text(&tiny("--tensorboard-dir /logs/$NAME/tb").notices);
+    assert!(
+        notes.contains("--tensorboard-dir /logs/$NAME/tb: $NAME is a shell variable that was not expanded"),
+        "{notes}"
+    );
+    assert_eq!(notices_text(&tiny("--tensorboard-dir /logs/us$").notices), "");
+}
+
+#[test]
 fn help_is_grouped_and_searchable() {
     let table = Table::pretrain();
     let all = help("pretrain_gpt", &table, "");

@@ -173,11 +173,19 @@ const REFUSED: &[(&str, usize, &[&str])] = &[
     ("--log-interval 4 --log-memory-interval 6", 1, &["6 % 4 = 2"]),
     ("--eval-iters=-1", 1, &["--eval-iters -1 is out of range"]),
     ("--exit-signal SIGKILL", 1, &["SIGKILL cannot end a run cleanly"]),
+    // stages as forks state them
+    (
+        "--pipeline-model-parallel-size 2 --num-layer-list 1,2",
+        2,
+        &["the layers of the stages do not add up", "2 counts for 2 stages, 3 layers of 4"],
+    ),
+    ("--pipeline-model-parallel-size 2 --num-layer-list 4", 2, &["1 counts for 2 stages, 4 layers of 4"]),
+    ("--num-layer-list one", 1, &["--num-layer-list 'one' is no list of whole numbers"]),
+    ("--ds-sequence-parallel-size 2", 1, &["x sequence 2 = 2) = 1"]),
     // removed upstream
     ("--batch-size 4", 1, &["--batch-size was removed", "--micro-batch-size"]),
     ("--warmup 4", 1, &["--warmup was removed", "--lr-warmup-fraction"]),
     ("--model-parallel-size 4", 1, &["--model-parallel-size was removed", "--tensor-model-parallel-size"]),
-    ("--checkpoint-activations", 1, &["--checkpoint-activations was removed", "--recompute-granularity full"]),
     // planned features and strictness
     ("--num-experts 4 --moe-router-topk 2", 1, &["mixture-of-experts layers are not there yet"]),
     ("--fp8-format hybrid", 1, &["8- and 4-bit training is not there yet"]),
@@ -212,7 +220,17 @@ fn each_refusal_is_about_its_own_flags_only() {
         let argv = words(&format!("{} {flags}", base(flags)));
         let found = common::severities(&argv, *ranks).len();
         // These rows break two rules, or a rule and a planned feature.
-        let double = ["mrope", "fp4", "param-gather", "num-experts", "fp32-residual", "tp-comm", "lm-cross"];
+        let double = [
+            "mrope",
+            "fp4",
+            "param-gather",
+            "num-experts",
+            "fp32-residual",
+            "tp-comm",
+            "lm-cross",
+            "layer-list",
+            "ds-seq",
+        ];
         let most = if double.iter().any(|d| flags.contains(d)) { 2 } else { 1 };
         assert!((1..=most).contains(&found), "{flags}: {}", faults(&argv, *ranks));
     }

@@ -1,6 +1,6 @@
 //! Flags that only this program has, and spellings that no upstream parser knows but users' command lines carry.
 
-use super::spec::{Fallback, Flag, Group, Kind, Source};
+use super::spec::{Fallback, Flag, Group, Kind, Nargs, Source};
 
 /// This program's own flags.
 #[rustfmt::skip]
@@ -14,5 +14,6 @@ pub static OWN: Group = Group { name: "Ferrotron", source: Source::Ferrotron, fl
     Flag::new("--loss-spike-threshold", "loss_spike_threshold", Kind::Float, "Skip the update of a step whose loss exceeds this"),
     Flag::new("--grad-norm-skip-threshold", "grad_norm_skip_threshold", Kind::Float, "Skip the update of a step whose gradient norm exceeds this"),
     Flag::new("--eod-token", "eod_token", Kind::Str, "Token that ends documents, instead of the tokenizer's own"),
+    Flag::new("--config", "config", Kind::Str, "Read flags from YAML files, later ones first; the command line wins over all").takes(Nargs::Some),
     Flag::new("--flash-attn-backend", "flash_attn_backend", Kind::Str, "Accepted for scripts that carry it (npu, cuda, ...)"),
 ] };

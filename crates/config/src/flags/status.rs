@@ -33,7 +33,7 @@ const ACTS: &[&str] = &[
     // recomputation
     "--recompute-activations", "--recompute-granularity", "--recompute-method", "--recompute-num-layers",
     "--recompute-modules", "--activations-checkpoint-method", "--activations-checkpoint-num-layers",
-    "--checkpoint-num-layers",
+    "--checkpoint-num-layers", "--checkpoint-activations",
     // batch and length of the run
     "--micro-batch-size", "--global-batch-size", "--rampup-batch-size", "--step-batch-size-schedule",
     "--decrease-batch-size-if-needed", "--train-iters", "--train-samples", "--iterations-to-skip", "--skip-train",
@@ -75,7 +75,7 @@ const ACTS: &[&str] = &[
     "--log-validation-ppl-to-tensorboard", "--log-memory-to-tensorboard", "--log-memory-interval",
     "--log-world-size-to-tensorboard", "--log-batch-size-to-tensorboard", "--no-log-learnig-rate-to-tensorboard",
     // this program
-    "--device", "--dry-run", "--print-config", "--strict",
+    "--device", "--dry-run", "--print-config", "--strict", "--config", "--yaml-cfg",
 ];
 
 /// Flags that are accepted and change nothing, by reason.
@@ -207,10 +207,6 @@ const REMOVED: &[(&str, &str)] = &[
     ("--batch-size", "--micro-batch-size"),
     ("--warmup", "--lr-warmup-fraction, or --lr-warmup-iters"),
     ("--model-parallel-size", "--tensor-model-parallel-size"),
-    (
-        "--checkpoint-activations",
-        "--recompute-activations, or --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
-    ),
 ];
 
 /// The stated statuses by spelling.

@@ -7,13 +7,16 @@
 
 mod argfile;
 mod convert;
+mod launcher;
 pub mod number;
 mod suggest;
+mod yaml;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
 pub use argfile::ReadFile;
+pub use launcher::{LauncherWords, split_launcher};
 pub use suggest::suggest;
 
 use crate::flags::{Kind, Nargs, Row, Status, Table};
@@ -72,9 +75,13 @@ pub fn parse(table: &Table, argv: &[String], read: &ReadFile) -> Parsed {
             Class::Word => {
                 let run = 1 + words_from(at + 1);
                 let words: Vec<&str> = tokens[at..at + run].iter().map(|t| t.text.as_str()).collect();
+                let why = match words.iter().find_map(|w| shell_variable(w)) {
+                    Some(name) => format!("{name} is a shell variable that was not expanded"),
+                    None => "these words follow no flag that takes them".to_string(),
+                };
                 parsed.violations.push(
                     Violation::new(Severity::Syntax, &[], format!("unrecognised: {}", words.join(" ")))
-                        .why(place("these words follow no flag that takes them", &token.origin)),
+                        .why(place(&why, &token.origin)),
                 );
                 at += run;
             }
@@ -104,6 +111,7 @@ pub fn parse(table: &Table, argv: &[String], read: &ReadFile) -> Parsed {
             }
         }
     }
+    yaml::apply(table, &mut parsed, read);
     parsed
 }
 
@@ -122,7 +130,9 @@ fn take(
         parsed.args.mark_broken(flag.dest);
         let mut violation = Violation::new(Severity::Syntax, &[spelling], format!("{spelling}: {what}"));
         violation.legal = legal;
-        if let Origin::File { .. } = origin {
+        if let Some(name) = explicit.or(values.first().map(|t| t.text.as_str())).and_then(shell_variable) {
+            violation.why = Some(place(&format!("{name} is a shell variable that was not expanded"), origin));
+        } else if let Origin::File { .. } = origin {
             violation.why = Some(place("written", origin));
         }
         parsed.violations.push(violation);
@@ -225,6 +235,20 @@ fn unknown(table: &Table, token: &Token) -> (Violation, Vec<&'static str>) {
         violation.arithmetic = Some(place("written", &token.origin));
     }
     (violation, near)
+}
+
+/// `$NAME` or `${NAME...}` in a word: what a shell, an argument file's author or a template engine left there.
+pub(crate) fn shell_variable(word: &str) -> Option<&str> {
+    let start = word.find('$')?;
+    let rest = word[start + 1..].strip_prefix('{').unwrap_or(&word[start + 1..]);
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if !rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+        return None;
+    }
+    let braced = word[start + 1..].starts_with('{');
+    let end = word.len() - rest.len() + rest.find(|c| !is_name(c)).unwrap_or(rest.len());
+    let end = if braced { word[end..].find('}').map_or(end, |i| end + i + 1) } else { end };
+    Some(&word[start..end])
 }
 
 fn place(prefix: &str, origin: &Origin) -> String {

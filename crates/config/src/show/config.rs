@@ -27,6 +27,7 @@ pub fn print_text(args: &RawArgs) -> String {
             Origin::Default => continue,
             Origin::Flag => "command line".to_string(),
             Origin::File { path, line } => format!("{path}:{line}"),
+            Origin::Yaml { path, line } => format!("{path}:{line}"),
             Origin::Checkpoint => "checkpoint".to_string(),
             Origin::Derived(rule) => format!("derived: {rule}"),
         };

@@ -77,7 +77,16 @@ fn source(c: &mut Checker) -> DataSource {
     if ways.len() > 1 {
         c.invalid(&ways, format!("one source of data only, got {}", ways.join(" and ")));
     }
-    if ways.is_empty() {
+    // Megatron-DeepSpeed names its blends by flags of their own, which are planned: not missing as well.
+    const WEIGHTED: [&str; 6] = [
+        "train_weighted_split_paths",
+        "valid_weighted_split_paths",
+        "test_weighted_split_paths",
+        "train_weighted_split_paths_path",
+        "valid_weighted_split_paths_path",
+        "test_weighted_split_paths_path",
+    ];
+    if ways.is_empty() && !c.given_any(&WEIGHTED) {
         let written = c.args.given("data_path");
         let meaning = if written {
             "it has no values (or --mock-data)"

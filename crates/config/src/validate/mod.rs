@@ -19,7 +19,8 @@ use serde::Serialize;
 
 use crate::env::Environment;
 use crate::flags::{Status, Table};
-use crate::raw::{Origin, RawArgs};
+use crate::parser::shell_variable;
+use crate::raw::{Entry, Origin, RawArgs};
 use crate::settings::{Config, DeviceKind};
 use crate::value::Value;
 use crate::violation::{Severity, Violation};
@@ -83,6 +84,7 @@ pub fn validate(
     let strict = c.args.flag("strict");
     model::before(&mut c);
     statuses(&mut c, table);
+    unexpanded(&mut c);
     let parallel = parallel::check(&mut c);
     let data = data::check(&mut c);
     let model = model::check(&mut c, &parallel);
@@ -121,6 +123,27 @@ fn derived(rule: &str) -> Origin {
     Origin::Derived(rule.to_string())
 }
 
+/// `--save $SAVE_DIR` taken literally makes a folder of that name: probably not meant.
+fn unexpanded(c: &mut Checker) {
+    let found: Vec<String> = c
+        .args
+        .iter()
+        .filter(|(_, entry)| entry.origin != Origin::Default)
+        .filter_map(|(_, entry)| {
+            let text = entry.value.to_string();
+            let name = shell_variable(&text)?.to_string();
+            Some(format!("{} {text}: {name} is a shell variable that was not expanded", entry.spelling))
+        })
+        .collect();
+    for text in found {
+        c.warn(text);
+    }
+}
+
+fn is_yaml_default(entry: &Entry, default: &Value) -> bool {
+    matches!(entry.origin, Origin::Yaml { .. }) && entry.value == *default
+}
+
 /// Planned flags become violations, flags without effect become notices; one of each per reason.
 fn statuses(c: &mut Checker, table: &Table) {
     let mut planned: Vec<(&str, Vec<String>)> = Vec::new();
@@ -131,6 +154,8 @@ fn statuses(c: &mut Checker, table: &Table) {
         }
         let Some((row, _)) = table.find(&entry.spelling) else { continue };
         let (list, reason) = match row.status {
+            // A YAML file that lists everything at its default asks for nothing.
+            Status::NoEffect(_) if is_yaml_default(entry, &row.flag.default.value()) => continue,
             Status::NoEffect(reason) => (&mut idle, reason),
             Status::Planned(reason) if entry.value != row.flag.default.value() => (&mut planned, reason),
             _ => continue,
@@ -139,6 +164,10 @@ fn statuses(c: &mut Checker, table: &Table) {
             Some((_, flags)) => flags.push(entry.spelling.clone()),
             None => list.push((reason, vec![entry.spelling.clone()])),
         }
+    }
+    if !c.args.passed_over().is_empty() {
+        let keys = c.args.passed_over().join(" ");
+        c.notice(NoticeKind::NoEffect, format!("no effect: {keys} (upstream settings that no flag has)"));
     }
     for (reason, flags) in idle {
         c.notice(NoticeKind::NoEffect, format!("no effect: {} ({reason})", flags.join(" ")));

@@ -244,7 +244,9 @@ fn positions(c: &mut Checker, kv_channels: usize) -> (PositionKind, Option<RopeC
     }
     let percent = c.real("rotary_percent", "0 < percent <= 1", |p| p > 0.0 && p <= 1.0).unwrap_or(1.0);
     let rotated = (kv_channels as f64 * percent) as usize;
-    if kv_channels > 0 && (rotated == 0 || !rotated.is_multiple_of(2)) {
+    // Multi-head latent attention rotates a part of its own (--qk-pos-emb-head-dim).
+    let latent = c.args.flag("multi_latent_attention");
+    if !latent && kv_channels > 0 && (rotated == 0 || !rotated.is_multiple_of(2)) {
         let v = c.invalid(
             &["--kv-channels", "--rotary-percent"],
             "rotary positions turn pairs, so the rotated part of a head must be even",

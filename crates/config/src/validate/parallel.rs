@@ -17,14 +17,17 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
     let pp = c.size("pipeline_model_parallel_size").unwrap_or(1);
     let cp = c.size("context_parallel_size").unwrap_or(1);
     let ep = c.size("expert_model_parallel_size").unwrap_or(1);
-    let model = tp.saturating_mul(pp).saturating_mul(cp);
+    // Megatron-DeepSpeed's sequence parallelism (Ulysses) is an axis of the mesh as well.
+    let sp = c.size("ds_sequence_parallel_size").unwrap_or(1);
+    let model = tp.saturating_mul(pp).saturating_mul(cp).saturating_mul(sp);
     let dp = if world_size.is_multiple_of(model) { world_size / model } else { 0 };
     if dp == 0 {
         let next = world_size.div_ceil(model).saturating_mul(model);
         let v = c.invalid(&[TP, PP, CP], "the ranks do not divide into model-parallel groups");
         v.arithmetic = Some(format!(
-            "{} % (tensor {tp} x pipeline {pp} x context {cp} = {model}) = {}",
+            "{} % (tensor {tp} x pipeline {pp} x context {cp}{} = {model}) = {}",
             plural(world_size, "rank"),
+            if sp > 1 { format!(" x sequence {sp}") } else { String::new() },
             world_size % model
         ));
         v.legal = Some(format!(
@@ -43,7 +46,7 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
     if world_size > 1 {
         c.planned(&["WORLD_SIZE"], format!("{world_size} ranks: this version trains on one rank"));
     }
-    if c.args.int("ds_sequence_parallel_size").is_some_and(|n| n > 1) {
+    if sp > 1 {
         c.planned(&["--ds-sequence-parallel-size"], "--ds-sequence-parallel-size above 1 is not there yet");
         if pp > 1 {
             c.invalid(
@@ -176,6 +179,14 @@ pub(super) fn check_layers(c: &mut Checker, p: &ParallelConfig) {
         c.planned(&[LAYOUT], format!("{LAYOUT} is not there yet"));
         return;
     }
+    // MindSpeed states the layers of every stage; Megatron-DeepSpeed balances stages by a method or by itself.
+    if let Some(text) = c.args.text("num_layer_list").map(str::to_string) {
+        layer_list(c, &text, layers, pp);
+        return;
+    }
+    if c.args.is_set("pp_partition_method") || (c.args.flag("deepspeed") && !c.args.flag("no_pipeline_parallel")) {
+        return;
+    }
     let extra = usize::from(c.args.flag("account_for_embedding_in_pipeline_split"))
         + usize::from(c.args.flag("account_for_loss_in_pipeline_split"));
     if first.is_some() || last.is_some() {
@@ -221,6 +232,22 @@ pub(super) fn check_layers(c: &mut Checker, p: &ParallelConfig) {
         } else if chunks > 1 {
             interleaving(c, p, &[CHUNKS, PP]);
         }
+    }
+}
+
+/// `--num-layer-list 5,6,5`: one count a stage, all layers in sum.
+fn layer_list(c: &mut Checker, text: &str, layers: usize, pp: usize) {
+    const LIST: &str = "--num-layer-list";
+    let counts: Option<Vec<usize>> = text.split(',').map(|n| n.trim().parse().ok()).collect();
+    let Some(counts) = counts else {
+        c.invalid(&[LIST], format!("{LIST} '{text}' is no list of whole numbers")).legal =
+            Some("one count for each stage, joined by commas".into());
+        return;
+    };
+    let sum = counts.iter().fold(0usize, |a, b| a.saturating_add(*b));
+    if counts.len() != pp || sum != layers {
+        let v = c.invalid(&[LIST, PP, "--num-layers"], "the layers of the stages do not add up");
+        v.arithmetic = Some(format!("{} counts for {}, {sum} layers of {layers}", counts.len(), plural(pp, "stage")));
     }
 }
 

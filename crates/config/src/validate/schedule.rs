@@ -120,7 +120,7 @@ fn wsd(c: &mut Checker, unit: &str, decay: u64, skip: bool) -> Option<WsdDecay> 
         Some("minus_sqrt") => WsdDecayStyle::MinusSqrt,
         _ => WsdDecayStyle::Exponential,
     };
-    let Some(length) = c.long_from(&dest, 1) else {
+    let Some(length) = c.long_from(&dest, 0) else {
         if !c.args.is_broken(&dest) && !skip {
             c.missing(&dest, &flag, "length of the annealing, required by --lr-decay-style WSD");
         }

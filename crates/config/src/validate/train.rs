@@ -81,6 +81,23 @@ fn recompute(c: &mut Checker, p: &ParallelConfig) -> Recompute {
     if c.args.flag("recompute_activations") {
         c.derive("recompute_granularity", Value::Str("selective".into()), "--recompute-activations");
     }
+    // Megatron-DeepSpeed, and Megatron before 2022: every layer is computed again.
+    if c.args.flag("checkpoint_activations") && c.args.value("recompute_granularity").is_none() {
+        let rule = "--checkpoint-activations";
+        c.derive("recompute_granularity", Value::Str("full".into()), rule);
+        if c.args.value("recompute_method").is_none() {
+            c.derive("recompute_method", Value::Str("uniform".into()), rule);
+        }
+        if c.args.value("recompute_num_layers").is_none() {
+            let layers = c.args.int("checkpoint_num_layers").unwrap_or(1);
+            c.derive("recompute_num_layers", Value::Int(layers), rule);
+        }
+        c.notice(
+            NoticeKind::Adjusted,
+            "--checkpoint-activations is the old spelling: every layer is recomputed, as by --recompute-granularity full \
+             --recompute-method uniform --recompute-num-layers 1 (--recompute-activations repeats the attention core only)",
+        );
+    }
     // Before 2023 a method alone meant full recomputation of single layers.
     if c.args.spelling("recompute_method") == "--activations-checkpoint-method"
         && c.args.value("recompute_granularity").is_none()

@@ -1,0 +1,1 @@
+run preprocess_data "$@"
