@@ -16,6 +16,7 @@
 
 pub mod call;
 pub mod checked;
+pub mod env;
 mod failure;
 mod log;
 mod member;
