@@ -163,6 +163,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// The ranks of this node.
     fn local(&mut self, hosts: Option<Pool>) -> Option<Local> {
         let (nodes, slots) = self.slots(hosts.as_ref());
         let node_rank = nodes.ok_or(()).and_then(|n| self.node_rank(n));
@@ -224,6 +225,7 @@ impl Reader<'_> {
         self.typed.get("rdzv-id").unwrap_or("none").to_string()
     }
 
+    /// Threads of the CPU device for each rank, unless the user says: torchrun takes 1, this takes an even share.
     fn omp_threads(&mut self, ranks: usize) -> Option<usize> {
         if ranks == 1 || self.around.var("OMP_NUM_THREADS").is_some() {
             return None;
@@ -236,6 +238,7 @@ impl Reader<'_> {
         Some(threads)
     }
 
+    /// The program's word, without the leading packages of a module.
     fn program_word(&mut self) -> Option<(String, Vec<String>)> {
         let Some((word, args)) = self.typed.program.clone() else {
             let violation = Violation::new(Severity::Missing, &["PROGRAM"], "there is no program to run");
@@ -260,6 +263,7 @@ impl Reader<'_> {
         }
     }
 
+    /// A launcher on each of the hosts.
     fn remote(&mut self, hosts: Vec<HostSlots>) -> Option<Remote> {
         let grace = self.grace();
         let (word, args) = self.program_word()?;
