@@ -7,6 +7,7 @@ mod common;
 use std::path::{Path, PathBuf};
 
 use common::{Dir, finish};
+use ferrotron_config::{Environment, Severity, Table, parse, read_file, validate};
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/launch").join(name).canonicalize().unwrap()
@@ -19,9 +20,35 @@ fn installed(name: &str) -> Dir {
     std::fs::copy(env!("CARGO_BIN_EXE_launch-for-tests"), dir.path("bin/ferrotron")).unwrap();
     dir.script(
         "bin/pretrain_gpt",
-        "for last in \"$@\"; do :; done; echo $RANK/$WORLD_SIZE $GROUP_RANK $MASTER_ADDR $last",
+        "for last in \"$@\"; do echo \"$last\"; done > $DIR/words.$RANK.$WORLD_SIZE; echo $RANK/$WORLD_SIZE $GROUP_RANK $MASTER_ADDR $last",
     );
     dir
+}
+
+/// Whether the real pretrain_gpt would take the words that each rank got.
+#[track_caller]
+fn words_are_valid(dir: &Dir) {
+    let mut checked = 0;
+    for entry in dir.0.read_dir().unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        let Some((rank, world)) = name.strip_prefix("words.").and_then(|n| n.split_once('.')) else { continue };
+        let words: Vec<String> = dir.read(&name).lines().filter(|w| *w != "--last").map(String::from).collect();
+        let variable = |name: &str| match name {
+            "RANK" => Some(rank.to_string()),
+            "WORLD_SIZE" => Some(world.to_string()),
+            _ => None,
+        };
+        let (environment, faults) = Environment::from_vars(variable);
+        let table = Table::pretrain();
+        let parsed = parse(&table, &words, &read_file);
+        assert!(faults.is_empty() && parsed.violations.is_empty(), "{:?}", parsed.violations);
+        // A feature that is planned makes no example wrong.
+        let refused = validate(&table, parsed.args, &environment, parsed.violations).err().map(|r| r.violations);
+        let wrong: Vec<_> = refused.into_iter().flatten().filter(|v| v.severity != Severity::Planned).collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        checked += 1;
+    }
+    assert!(checked > 0);
 }
 
 fn run(dir: &Dir, name: &str, env: &[(&str, &str)]) -> Vec<String> {
@@ -29,6 +56,7 @@ fn run(dir: &Dir, name: &str, env: &[(&str, &str)]) -> Vec<String> {
     let mut command = dir.program(Path::new("/bin/bash"), &[&file, "--last"]);
     command.envs(env.iter().copied());
     let done = finish(dir, command).expect(0);
+    words_are_valid(dir);
     let mut lines: Vec<String> = done.stdout.lines().map(String::from).collect();
     lines.sort();
     lines
@@ -101,6 +129,7 @@ fn kubernetes_pods_know_their_place() {
         let mut command = dir.program(&dir.path("bin/ferrotron"), &[&["launch"], &words[..]].concat());
         command.envs(env.iter().copied());
         let done = finish(&dir, command).expect(0);
+        words_are_valid(&dir);
         assert!(done.stdout.lines().any(|l| l == said), "{name}: {}", done.stdout);
     }
 }
