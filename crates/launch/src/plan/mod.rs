@@ -167,7 +167,8 @@ impl Reader<'_> {
     fn local(&mut self, hosts: Option<Pool>) -> Option<Local> {
         let (nodes, slots) = self.slots(hosts.as_ref());
         let node_rank = nodes.ok_or(()).and_then(|n| self.node_rank(n));
-        let (master_addr, master_port) = self.master(nodes.unwrap_or(1), node_rank.ok());
+        let first_host = hosts.as_ref().map(|h| remote::without_user(&h.list[0].name));
+        let (master_addr, master_port) = self.master(nodes.unwrap_or(1), node_rank.ok(), first_host);
         let max_restarts = self.number("max-restarts", 0..=u32::MAX);
         let grace = self.grace();
         let devices = match self.typed.get("visible-devices") {

@@ -127,8 +127,14 @@ impl Reader<'_> {
         rank
     }
 
-    /// Where rank 0 listens. An endpoint wins over `--master-addr`, as in torchrun; then come the variables.
-    pub(super) fn master(&mut self, nodes: usize, node_rank: Option<usize>) -> (Option<String>, Option<Port>) {
+    /// Where rank 0 listens. An endpoint wins over `--master-addr`, as in torchrun; then come the variables, the first
+    /// host of the hostfile, the first node of the scheduler.
+    pub(super) fn master(
+        &mut self,
+        nodes: usize,
+        node_rank: Option<usize>,
+        first_host: Option<String>,
+    ) -> (Option<String>, Option<Port>) {
         let backend = self.typed.get("rdzv-backend").unwrap_or("static");
         if !["static", "c10d"].contains(&backend) {
             self.fault(&["--rdzv-backend"], format!("--rdzv-backend {backend} is not offered"), "static or c10d");
@@ -163,6 +169,7 @@ impl Reader<'_> {
             .or_else(|| self.typed.get("master-addr").map(String::from))
             .or_else(|| self.around.var("MASTER_ADDR").map(String::from))
             .or_else(|| own.map(String::from))
+            .or(first_host.filter(|_| nodes > 1))
             .or_else(slurm)
             .or_else(|| self.volcano_hosts(nodes).filter(|_| nodes > 1).map(|hosts| hosts[0].to_string()))
             .or_else(|| (nodes == 1).then(|| "127.0.0.1".to_string()));
