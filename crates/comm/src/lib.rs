@@ -10,17 +10,21 @@
 //! | fabric | ranks are | collectives |
 //! |---|---|---|
 //! | [`ThreadWorld`] | threads of one process | read the peers' memory |
+//! | [`ProcessWorld`] | processes, on one host or several | messages over TCP and shared memory |
 //!
 //! Sums are made in the order of ranks in f32 by one function, so all fabrics give the same bits.
 
 pub mod call;
 pub mod checked;
+pub mod env;
 mod failure;
 mod log;
 mod member;
+pub mod process;
 mod raw;
 mod reduce;
 mod solo;
+pub mod store;
 pub mod threads;
 
 use std::panic::Location;
@@ -31,6 +35,7 @@ use ferrotron_device::{Device, Pending, Result, Stream};
 
 pub use call::{Collective, Kind, P2p, ReduceOp};
 pub use checked::{Checked, Ledger};
+pub use process::{ProcessOptions, ProcessWorld, Transport};
 pub use solo::Solo;
 pub use threads::{ThreadRank, ThreadWorld};
 

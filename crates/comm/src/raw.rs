@@ -19,7 +19,7 @@ impl Span {
 
     /// Bytes that came from a peer, as `len` elements of a dtype. `None` when they are not that many.
     pub(crate) fn of_bytes(bytes: &mut [u8], len: usize, dtype: DType) -> Option<Span> {
-        (len.checked_mul(dtype.size())? == bytes.len()).then(|| Span { ptr: bytes.as_mut_ptr() as usize, len, dtype })
+        (len.checked_mul(dtype.size())? == bytes.len()).then_some(Span { ptr: bytes.as_mut_ptr() as usize, len, dtype })
     }
 
     pub(crate) fn len(&self) -> usize {

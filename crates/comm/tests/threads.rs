@@ -1,5 +1,7 @@
 //! Thread ranks: every collective, abort, deadline, checks.
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 mod common;
 
 use std::sync::Arc;

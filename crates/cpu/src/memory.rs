@@ -8,13 +8,19 @@ use ferrotron_device::{DevPtr, Error, Region, Result};
 
 use crate::stream::Streams;
 
-/// Commits end at a multiple of this, the size of a huge page on x86-64 and (with 4 KiB pages) aarch64.
+/// A huge page on x86-64 and (with 4 KiB pages) aarch64. Regions of this size or more start at and grow by it.
 const HUGE_PAGE: usize = 2 << 20;
+/// The largest page that any supported system has; what small regions are sized in.
+const PAGE: usize = 64 << 10;
 
 /// Addresses from `mmap`. Dropping it waits for the device's streams, then unmaps: jobs hold raw pointers.
 pub struct CpuRegion {
+    /// Start and length of the whole mapping: for `munmap`.
+    mapping: (usize, usize),
     base: usize,
     reserved: usize,
+    /// Commits end at a multiple of this.
+    unit: usize,
     committed: AtomicUsize,
     what: &'static str,
     device: Arc<str>,
@@ -31,12 +37,15 @@ impl CpuRegion {
         limit: usize,
         streams: Arc<Streams>,
     ) -> Result<CpuRegion> {
-        let reserved = round_up(bytes.max(1), HUGE_PAGE);
+        let unit = if bytes >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
+        let reserved = round_up(bytes.max(1), unit);
+        // Room to begin at a multiple of the unit; addresses cost nothing.
+        let len = reserved + unit;
         // SAFETY: an anonymous mapping at an address of the kernel's choice touches no other memory.
         let p = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                reserved,
+                len,
                 libc::PROT_NONE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
                 -1,
@@ -46,7 +55,8 @@ impl CpuRegion {
         if p == libc::MAP_FAILED {
             return Err(out_of_memory(&device, what, bytes, 0, limit));
         }
-        Ok(CpuRegion { base: p as usize, reserved, committed: AtomicUsize::new(0), what, device, limit, streams })
+        let (mapping, base, committed) = ((p as usize, len), round_up(p as usize, unit), AtomicUsize::new(0));
+        Ok(CpuRegion { mapping, base, reserved, unit, committed, what, device, limit, streams })
     }
 }
 
@@ -68,7 +78,7 @@ impl Region for CpuRegion {
         if bytes <= have {
             return Ok(());
         }
-        let to = round_up(bytes, HUGE_PAGE);
+        let to = round_up(bytes, self.unit);
         if to > self.reserved {
             return Err(out_of_memory(&self.device, self.what, bytes, have, self.reserved));
         }
@@ -79,9 +89,11 @@ impl Region for CpuRegion {
             return Err(out_of_memory(&self.device, self.what, to - have, have, self.limit));
         }
         #[cfg(target_os = "linux")]
-        // SAFETY: advice about our own mapping. It may be refused (no huge pages here): then pages are small.
-        unsafe {
-            libc::madvise(self.base as *mut _, to, libc::MADV_HUGEPAGE);
+        if self.unit == HUGE_PAGE {
+            // SAFETY: advice about our own mapping. It may be refused (no huge pages here): then pages are small.
+            unsafe {
+                libc::madvise(self.base as *mut _, to, libc::MADV_HUGEPAGE);
+            }
         }
         self.committed.fetch_max(to, Ordering::AcqRel);
         Ok(())
@@ -93,7 +105,7 @@ impl Drop for CpuRegion {
         self.streams.drain();
         // SAFETY: the mapping is ours, and no job that could reach into it is left.
         unsafe {
-            libc::munmap(self.base as *mut _, self.reserved);
+            libc::munmap(self.mapping.0 as *mut _, self.mapping.1);
         }
     }
 }

@@ -66,7 +66,7 @@ fn sizes_around_the_register_blocks() {
         let rig = Rig::new(2, StreamMode::Inline, isa);
         let (ab, c) = (DType::F32, DType::F32);
         for g in KINDS {
-            for m in [1, 2, 5, 6, 7, 8, 9, 13, 31] {
+            for m in [1, 2, 5, 6, 7, 8, 9, 13, 17, 22, 31] {
                 for n in [1, 3, 8, 15, 16, 17, 33, 47, 48, 49, 100] {
                     for k in [1, 7, 8, 30] {
                         check(&rig, Case { m, n, k, g, ab, c, bias: None });
@@ -83,7 +83,7 @@ fn factors_bias_and_empty_sizes() {
         let rig = Rig::new(2, StreamMode::Inline, isa);
         let (ab, c) = (DType::F32, DType::F32);
         for (alpha, beta) in [(1.0, 1.0), (0.5, 0.0), (-2.0, 0.25), (0.0, 1.0)] {
-            for (m, n, k) in [(10, 50, 20), (3, 4, 0), (0, 5, 3), (5, 0, 3), (130, 400, 500)] {
+            for (m, n, k) in [(10, 50, 20), (50, 3, 30), (3, 4, 0), (0, 5, 3), (5, 0, 3), (130, 400, 500)] {
                 for bias in [None, Some(DType::F32), Some(DType::BF16)] {
                     check(&rig, Case { m, n, k, g: Gemm { alpha, beta, ..Gemm::NT }, ab, c, bias });
                 }
@@ -99,7 +99,7 @@ fn storage_dtypes() {
         for ab in [DType::BF16, DType::F16] {
             for c in [ab, DType::F32] {
                 for g in [Gemm::NT, Gemm::NN, Gemm::TN, Gemm::TN_ACC] {
-                    for (m, n, k) in [(21, 75, 43), (64, 96, 800)] {
+                    for (m, n, k) in [(21, 75, 43), (64, 96, 800), (3, 300, 5000), (300, 4, 70)] {
                         check(&rig, Case { m, n, k, g, ab, c, bias: Some(ab) });
                     }
                 }

@@ -1,6 +1,9 @@
 //! `--tokenizer-type` and its companions to a tokenizer. Nothing here ever touches the network.
 
-use crate::{ByteLevelTokenizer, Error, HuggingFaceTokenizer, NullTokenizer, Tokenizer, gpt2_bpe};
+use crate::{
+    ByteLevelTokenizer, Error, HuggingFaceTokenizer, NullTokenizer, SentencePieceTokenizer, TikTokenOptions,
+    TikTokenizer, Tokenizer, gpt2_bpe,
+};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,7 +12,7 @@ use std::sync::Arc;
 pub struct TokenizerSpec {
     /// `--tokenizer-type`.
     pub tokenizer_type: String,
-    /// `--tokenizer-model`: a `tokenizer.json` or the folder that has it.
+    /// `--tokenizer-model`: a `tokenizer.json` or the folder that has it; a `.model`; a tiktoken vocabulary.
     pub tokenizer_model: Option<String>,
     /// `--tokenizer-name-or-path` (Megatron-DeepSpeed, MindSpeed-LLM): the same, for `PretrainedFromHF`.
     pub tokenizer_name_or_path: Option<String>,
@@ -33,7 +36,11 @@ pub struct TokenizerSpec {
 
 /// What an error offers to those whose `--tokenizer-type` is not available.
 const AVAILABLE: &str = "HuggingFaceTokenizer, PretrainedFromHF and model names such as Qwen3Tokenizer (a folder with \
-    tokenizer.json), GPT2BPETokenizer (--vocab-file, --merge-file), ByteLevelTokenizer, NullTokenizer (--vocab-size)";
+    tokenizer.json), GPT2BPETokenizer (--vocab-file, --merge-file), SentencePieceTokenizer and Llama2Tokenizer (a .model \
+    file), TikTokenizer (a tiktoken vocabulary), ByteLevelTokenizer, NullTokenizer (--vocab-size)";
+
+/// Names of a SentencePiece `.model` file.
+const SENTENCEPIECE_NAMES: &[&str] = &["SentencePieceTokenizer", "GPTSentencePieceTokenizer", "Llama2Tokenizer"];
 
 /// Names by which forks of Megatron and the transformers library call a tokenizer that is a `tokenizer.json` folder.
 /// Compared without regard to case: forks disagree (`Llama3Tokenizer`, `LLama3Tokenizer`).
@@ -74,12 +81,24 @@ const HF_NAMES: &[&str] = &[
 /// # Errors
 /// One message naming the flag, what was found and what works; a path that is not on this machine is never fetched.
 pub fn build(spec: &TokenizerSpec) -> Result<Arc<dyn Tokenizer>, Error> {
+    build_with(spec, &TikTokenOptions::default())
+}
+
+/// As [`build`], with the flags of tiktoken.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_with(spec: &TokenizerSpec, tiktoken: &TikTokenOptions) -> Result<Arc<dyn Tokenizer>, Error> {
     let name = spec.tokenizer_type.as_str();
     match name {
         "" => Err(Error::Argument { flag: "--tokenizer-type", detail: format!("not given. Available: {AVAILABLE}") }),
         "ByteLevel" | "ByteLevelTokenizer" => Ok(Arc::new(ByteLevelTokenizer::from_spec(spec)?)),
         "NullTokenizer" => Ok(Arc::new(NullTokenizer::from_spec(spec)?)),
         "GPT2BPETokenizer" => Ok(Arc::new(gpt2_bpe(spec)?)),
+        "TikTokenizer" => Ok(Arc::new(TikTokenizer::from_spec(spec, tiktoken)?)),
+        _ if SENTENCEPIECE_NAMES.iter().any(|n| n.eq_ignore_ascii_case(name)) => {
+            Ok(Arc::new(SentencePieceTokenizer::from_spec(spec)?))
+        }
         _ if HF_NAMES.iter().any(|n| n.eq_ignore_ascii_case(name)) => {
             Ok(Arc::new(HuggingFaceTokenizer::from_spec(spec)?))
         }
@@ -90,11 +109,8 @@ pub fn build(spec: &TokenizerSpec) -> Result<Arc<dyn Tokenizer>, Error> {
 /// What stands in the way of a name that [`build`] does not know.
 fn why_not(name: &str) -> &'static str {
     match name {
-        "SentencePieceTokenizer" | "GPTSentencePieceTokenizer" | "Llama2Tokenizer" | "LLama2Tokenizer" => {
-            "SentencePiece .model files are not read yet; use HuggingFaceTokenizer with the same model's tokenizer.json"
-        }
-        "TikTokenizer" | "MagistralTokenizer" => {
-            "tiktoken vocabularies are not read yet; use HuggingFaceTokenizer with the same model's tokenizer.json"
+        "MagistralTokenizer" => {
+            "the vocabularies of mistral-common are not read; use HuggingFaceTokenizer with the model's tokenizer.json"
         }
         "BertWordPieceLowerCase" | "BertWordPieceCase" => {
             "BERT vocab.txt files are not read; use HuggingFaceTokenizer with the model's tokenizer.json"
@@ -125,8 +141,7 @@ mod tests {
     #[test]
     fn other_names_say_why_and_what_works() {
         for (name, why) in [
-            ("Llama2Tokenizer", "SentencePiece"),
-            ("TikTokenizer", "tiktoken"),
+            ("MagistralTokenizer", "mistral-common"),
             ("BertWordPieceCase", "vocab.txt"),
             ("SFTTokenizer", "conversations"),
             ("Gpt5Tokeniser", "no tokenizer has this name"),
@@ -146,6 +161,12 @@ mod tests {
         }
         let e = build(&TokenizerSpec { tokenizer_name_or_path: Some("/nowhere".into()), ..spec("PretrainedFromHF") });
         assert!(e.unwrap_err().to_string().contains("--tokenizer-name-or-path /nowhere"));
+        for name in ["Llama2Tokenizer", "LLama2Tokenizer", "GPTSentencePieceTokenizer", "TikTokenizer"] {
+            assert!(build(&spec(name)).unwrap_err().to_string().contains("needs --tokenizer-model"), "{name}");
+            let e =
+                build(&TokenizerSpec { tokenizer_model: Some("/nowhere/x.model".into()), ..spec(name) }).unwrap_err();
+            assert!(e.to_string().contains("/nowhere/x.model: no such file"), "{e}");
+        }
         assert!(build(&spec("HuggingFaceTokenizer")).unwrap_err().to_string().contains("needs --tokenizer-model"));
         assert!(build(&spec("GPT2BPETokenizer")).unwrap_err().to_string().contains("needs --vocab-file"));
     }

@@ -99,6 +99,28 @@ fn special_ids_come_from_the_side_files() {
     assert_eq!((t.eod(), t.bos(), t.pad()), (Some(0), Some(0), None));
 }
 
+/// `add_bos_token` and `add_eos_token` of tokenizer_config.json for Llama's family, as in transformers 4.
+#[test]
+fn llama_configurations_overrule_the_post_processor() {
+    let mut config: Value =
+        serde_json::from_slice(&std::fs::read(golden("fallback/tokenizer_config.json")).unwrap()).unwrap();
+    let tokenizer = std::fs::read(golden("fallback/tokenizer.json")).unwrap();
+    let plain = encode(&*self::tokenizer("fallback", true), "hello");
+    for (bos, eos) in [(false, false), (true, false), (false, true), (true, true)] {
+        config["add_bos_token"] = bos.into();
+        config["add_eos_token"] = eos.into();
+        let config = config.to_string();
+        let name = format!("around-{bos}-{eos}");
+        let folder =
+            Folder::new(&name, &[("tokenizer.json", &tokenizer), ("tokenizer_config.json", config.as_bytes())]);
+        let t = build(&folder.spec()).unwrap();
+        let want: Vec<u32> =
+            [1].into_iter().filter(|_| bos).chain(plain.clone()).chain([2].into_iter().filter(|_| eos)).collect();
+        assert_eq!(encode(&*t, "hello"), want);
+        assert_eq!(t.adds_bos(), bos);
+    }
+}
+
 #[test]
 fn cache_description_is_megatrons() {
     let t = tokenizer("chatml", true);
@@ -168,11 +190,13 @@ impl Folder {
         Folder(path)
     }
 
-    fn error(&self) -> String {
+    fn spec(&self) -> TokenizerSpec {
         let path = Some(self.0.display().to_string());
-        let spec =
-            TokenizerSpec { tokenizer_type: "AutoTokenizer".into(), tokenizer_model: path, ..Default::default() };
-        build(&spec).unwrap_err().to_string()
+        TokenizerSpec { tokenizer_type: "AutoTokenizer".into(), tokenizer_model: path, ..Default::default() }
+    }
+
+    fn error(&self) -> String {
+        build(&self.spec()).unwrap_err().to_string()
     }
 }
 

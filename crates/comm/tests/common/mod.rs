@@ -1,6 +1,6 @@
 //! One program of every collective, run on any fabric, and what it must give: plain loops in the order of ranks.
 
-#![allow(dead_code)] // each test binary uses its part
+#![allow(dead_code, clippy::unwrap_used)] // each test binary uses its part
 
 use std::sync::Arc;
 

@@ -10,10 +10,10 @@ use std::ops::Range;
 use ferrotron_device::Result;
 
 use super::forward::seq_total;
-use super::softmax::{dot, gradient_row, keep_keys, keep_queries, scale_row};
+use super::softmax::{gradient_row, keep_keys, keep_queries, scale_row};
 use super::tile::{self, Spans, accumulate, clear_unseen, packed, scores};
 use super::{Call, Seq};
-use crate::gemm::{Micro, Operand, PackLoad, with_micro};
+use crate::gemm::{Micro, Operand, PackLoad, dot, with_micro};
 use crate::isa::Isa;
 use crate::scratch::Scratch;
 use crate::team::{Team, chunks, row_grain};

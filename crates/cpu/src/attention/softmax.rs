@@ -126,23 +126,6 @@ multiversion! {
     }
 }
 
-multiversion! {
-    /// `sum a b`
-    pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
-        let mut acc = [0f32; LANES];
-        let ((a, ra), (b, rb)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-        for (a, b) in a.iter().zip(b) {
-            for (acc, (a, b)) in acc.iter_mut().zip(a.iter().zip(b)) {
-                *acc += a * b;
-            }
-        }
-        for (acc, (a, b)) in acc.iter_mut().zip(ra.iter().zip(rb)) {
-            *acc += a * b;
-        }
-        fold(acc, |a, b| a + b)
-    }
-}
-
 /// Dropout of one head.
 #[derive(Clone, Copy)]
 pub(super) struct Keep {
@@ -211,8 +194,6 @@ mod tests {
                 assert_eq!(m, x.iter().copied().fold(f32::NEG_INFINITY, f32::max));
                 let want: f64 = x.iter().map(|x| f64::from(x - m).exp()).sum();
                 assert!((f64::from(sum) / want - 1.0).abs() < 1e-6);
-                let want: f64 = x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
-                assert!((f64::from(dot(isa, &x, &x)) - want).abs() <= want * 1e-6);
             }
         }
     }

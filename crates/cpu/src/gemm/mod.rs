@@ -2,6 +2,7 @@
 //!
 //! Both operands are packed once into the team's shared scratch (as f32, see [`pack`]); then tiles of C are tasks.
 //! A tile runs through K in blocks, in order; block sums are added in f32, and 16-bit C is rounded once at the end.
+//! Products with a few rows only go another way ([`thin`]).
 //! All sizes below follow from the shape and the instruction set, so the bits do too.
 
 #[cfg(all(target_arch = "x86_64", not(ferrotron_portable)))]
@@ -10,6 +11,7 @@ mod kernel_avx2;
 mod kernel_avx512;
 mod kernel_portable;
 mod pack;
+mod thin;
 
 use std::ops::Range;
 
@@ -22,6 +24,7 @@ use crate::team::{SHARED_BYTES, Team, chunks};
 use crate::view::{Element, In, Out, Storage};
 use crate::{CpuOps, dispatch};
 pub(crate) use pack::{Operand, PackLoad};
+pub(crate) use thin::dot;
 
 /// Longest run of K that is packed at once.
 const K_PANEL: usize = 4096;
@@ -54,6 +57,7 @@ pub(crate) struct Tile {
     /// Null, or one float a column.
     pub bias: *const f32,
     /// Packed memory to prefetch meanwhile, a cache line every four steps. Need not be valid.
+    #[cfg_attr(not(all(target_arch = "x86_64", not(ferrotron_portable))), expect(dead_code))]
     pub ahead: *const f32,
 }
 
@@ -129,6 +133,9 @@ impl GemmOps for CpuOps {
             // SAFETY: stream order keeps the tensors until this job is done, and C is apart from A and B.
             let (a, b, c) = unsafe { (a.get::<T>(), b.get::<T>(), c.get::<C>()) };
             let product = Product { g, size, a, b, bias, c: c.as_mut_ptr() };
+            if product.is_thin() {
+                return product.run_thin(team);
+            }
             with_micro!(team.isa(), M => product.run::<M>(team))
         })))
     }

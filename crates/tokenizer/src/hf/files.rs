@@ -1,9 +1,9 @@
 //! Which files make a tokenizer, and reading them with a limit.
 
 use crate::Error;
+use crate::files::read_limited;
 use serde_json::{Map, Value};
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Files of one tokenizer. Only the first must exist.
@@ -44,22 +44,12 @@ fn absent(folder: &Path) -> String {
         "; it has vocab.json and merges.txt: for GPT-2 use --tokenizer-type GPT2BPETokenizer --vocab-file --merge-file, \
          else let transformers save the fast tokenizer"
     } else if has("tokenizer.model") {
-        "; it has tokenizer.model (SentencePiece): let transformers save the fast tokenizer, which writes tokenizer.json"
+        "; it has tokenizer.model: if that is SentencePiece use --tokenizer-type Llama2Tokenizer (TikTokenizer if it is \
+         tiktoken), or let transformers save the fast tokenizer, which writes tokenizer.json"
     } else {
         "; copy it from the model's repository"
     };
     format!("the folder has no tokenizer.json{instead}")
-}
-
-/// The whole file, or an error if it is larger than `limit`.
-pub(super) fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, Error> {
-    let mut bytes = Vec::new();
-    File::open(path).and_then(|f| f.take(limit + 1).read_to_end(&mut bytes)).map_err(Error::io("read", path))?;
-    if bytes.len() as u64 > limit {
-        let detail = format!("larger than {limit} bytes, which no tokenizer file is");
-        return Err(Error::Malformed { path: path.into(), detail });
-    }
-    Ok(bytes)
 }
 
 impl Files {

@@ -4,13 +4,14 @@ mod files;
 mod pieces;
 pub(crate) mod special;
 
+use crate::files::read_limited;
 use crate::tokenizer::{MEGATRON_CLASS, Tokenizer};
 use crate::{Error, TokenizerSpec};
 use serde_json::{Map, Value, json};
-use special::SpecialTokens;
+use special::{Around, SpecialTokens};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use tokenizers::AddedToken;
+use tokenizers::{AddedToken, PostProcessorWrapper};
 
 /// A run of whitespace this long (in characters) overflows the backtracking stack of the pattern engine, which then
 /// stops splitting without a word: ids would silently differ from the reference library's.
@@ -117,6 +118,12 @@ impl HuggingFaceTokenizer {
             named.filter(|t| inner.token_to_id(t).is_none()).map(|t| AddedToken::from(t.as_str(), true)).collect();
         inner.add_special_tokens(missing).map_err(|e| malformed(e.to_string()))?;
 
+        if let Some(Around { bos, eos }) = special.around {
+            let bos = special.bos.as_ref().filter(|_| bos);
+            let eos = special.eos.as_ref().filter(|_| eos);
+            surround(&mut inner, bos, eos).map_err(malformed)?;
+        }
+
         let id = |token: &Option<String>| token.as_deref().and_then(|t| inner.token_to_id(t));
         let mut ids =
             Ids { bos: id(&special.bos), eos: id(&special.eos), eod: id(&special.eos), pad: id(&special.pad) };
@@ -146,6 +153,25 @@ impl HuggingFaceTokenizer {
     }
 }
 
+/// Replaces the post-processor: `bos` before and `eos` after every text.
+fn surround(inner: &mut tokenizers::Tokenizer, bos: Option<&String>, eos: Option<&String>) -> Result<(), String> {
+    let id = |token: &str| inner.token_to_id(token).ok_or_else(|| format!("{token:?} is not in the vocabulary"));
+    let mut tokens = Vec::new();
+    for token in bos.into_iter().chain(eos) {
+        tokens.push((token.clone(), id(token)?));
+    }
+    let special = |token: &String| json!({ "SpecialToken": { "id": token, "type_id": 0 } });
+    let text = json!({ "Sequence": { "id": "A", "type_id": 0 } });
+    let single: Vec<Value> = bos.map(special).into_iter().chain([text]).chain(eos.map(special)).collect();
+    let described = tokens.iter().map(|(t, id)| (t.clone(), json!({ "id": t, "ids": [id], "tokens": [t] })));
+    let template = json!({
+        "type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": Map::from_iter(described),
+    });
+    let processor: PostProcessorWrapper = serde_json::from_value(template).map_err(|e| e.to_string())?;
+    inner.with_post_processor(Some(processor));
+    Ok(())
+}
+
 /// One more than the largest id. Equal to `len(tokenizer)` of the reference unless the vocabulary has holes, where the
 /// count is too small for the ids it stands for.
 fn vocab_size(inner: &tokenizers::Tokenizer) -> usize {
@@ -165,7 +191,7 @@ pub(crate) fn python_list(tokens: &[String]) -> String {
 /// the user's: a panic becomes an error here.
 fn read_tokenizer(path: &Path) -> Result<tokenizers::Tokenizer, Error> {
     let malformed = |detail: String| Error::Malformed { path: path.into(), detail };
-    let bytes = files::read_limited(path, MAX_FILE_BYTES)?;
+    let bytes = read_limited(path, MAX_FILE_BYTES)?;
     catch_unwind(AssertUnwindSafe(|| tokenizers::Tokenizer::from_bytes(&bytes)))
         .map_err(|_| malformed("not a tokenizer.json: the tokenizers library crashed on it".into()))?
         .map_err(|e| malformed(format!("not a tokenizer.json that the tokenizers library can read: {e}")))

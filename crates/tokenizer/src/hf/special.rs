@@ -19,6 +19,15 @@ pub(crate) struct SpecialTokens {
     pub named: Vec<String>,
     /// `added_tokens_decoder`: declared id and token, in order of id.
     pub added: Vec<(u32, AddedToken)>,
+    /// Whether texts begin with bos and end with eos, where the configuration overrules `tokenizer.json`.
+    pub around: Option<Around>,
+}
+
+/// `add_bos_token` and `add_eos_token`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Around {
+    pub bos: bool,
+    pub eos: bool,
 }
 
 /// What a class of `transformers` takes for `(bos, eos, pad)` when no file says.
@@ -30,6 +39,17 @@ fn class_defaults(class: &str, model_type: &str) -> [Option<&'static str>; 3] {
         ("LlamaTokenizer", _) | ("", "llama" | "mistral" | "mixtral") => [Some("<s>"), Some("</s>"), None],
         _ => [None; 3],
     }
+}
+
+/// The classes of Llama's family replace the post-processor by what `add_bos_token` (true unless given) and
+/// `add_eos_token` (false unless given) say. That is transformers 4; version 5 leaves the post-processor as it is, and
+/// so it is here when neither is given, and for all other classes.
+fn around(class: &str, config: &Map<String, Value>) -> Option<Around> {
+    let family = ["LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer"];
+    let given = |name: &str| config.get(name).and_then(Value::as_bool);
+    let (bos, eos) = (given("add_bos_token"), given("add_eos_token"));
+    let applies = family.contains(&class.trim_end_matches("Fast")) && (bos.is_some() || eos.is_some());
+    applies.then(|| Around { bos: bos.unwrap_or(true), eos: eos.unwrap_or(false) })
 }
 
 impl SpecialTokens {
@@ -65,7 +85,7 @@ impl SpecialTokens {
         }
         let added = added_tokens(&config).map_err(|detail| malformed(files, detail))?;
         // Megatron: a tokenizer without bos or eos uses cls and sep in their place.
-        Ok(SpecialTokens { bos: bos.or(cls), eos: eos.or(sep), pad, named, added })
+        Ok(SpecialTokens { bos: bos.or(cls), eos: eos.or(sep), pad, named, added, around: around(class, &config) })
     }
 }
 
@@ -118,6 +138,19 @@ mod tests {
         assert_eq!(token_content("eos_token", &json!(null)).unwrap(), None);
         assert_eq!(token_content("eos_token", &json!("")).unwrap(), None);
         assert!(token_content("eos_token", &json!(3)).unwrap_err().contains("eos_token is 3"));
+    }
+
+    #[test]
+    fn only_llamas_family_may_overrule_the_post_processor() {
+        let check = |class: &str, config: Value, want: Option<(bool, bool)>| {
+            let want = want.map(|(bos, eos)| Around { bos, eos });
+            assert_eq!(around(class, config.as_object().unwrap()), want, "{class} {config}");
+        };
+        check("LlamaTokenizerFast", json!({}), None);
+        check("LlamaTokenizer", json!({"add_bos_token": false}), Some((false, false)));
+        check("GemmaTokenizerFast", json!({"add_eos_token": true}), Some((true, true)));
+        check("PreTrainedTokenizerFast", json!({"add_bos_token": true}), None);
+        check("LlamaTokenizer", json!({"add_bos_token": null}), None);
     }
 
     #[test]
