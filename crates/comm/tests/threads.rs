@@ -212,6 +212,24 @@ fn unchecked_groups_in_different_orders_are_seen_at_the_deadline() {
 }
 
 #[test]
+fn a_rank_that_panics_ends_the_others() {
+    let world = ThreadWorld::new(2, Options::default());
+    let waiting = std::thread::scope(|s| {
+        let waits = s.spawn(|| {
+            let place = Place::new(StreamMode::Inline);
+            group(&world, 0, &place, "dp", &[0, 1]).barrier().unwrap_err().to_string()
+        });
+        let panics = s.spawn(|| {
+            let _rank = world.rank(1);
+            std::panic::resume_unwind(Box::new("a bug"));
+        });
+        assert!(panics.join().is_err());
+        waits.join().unwrap()
+    });
+    assert_eq!(waiting, "aborted: rank 1 panicked");
+}
+
+#[test]
 fn groups_are_checked() {
     let world = ThreadWorld::new(2, Options::default());
     let place = Place::new(StreamMode::Inline);

@@ -55,6 +55,8 @@ pub(crate) struct Net {
     answered: Condvar,
     /// This process ends its links: a peer's end is no failure.
     closing: AtomicBool,
+    /// The peers are being told of this rank's failure.
+    aborting: AtomicBool,
 }
 
 /// Separates the parts of a text frame.
@@ -90,6 +92,7 @@ impl Net {
             histories: Mutex::default(),
             answered: Condvar::new(),
             closing: AtomicBool::new(false),
+            aborting: AtomicBool::new(false),
         })
     }
 
@@ -285,26 +288,35 @@ impl Net {
         }
     }
 
-    /// Ends all waits of all ranks. The first cause stays.
+    /// Ends all waits of all ranks. The first cause stays. The peers are told first: once this rank's own waits end, its
+    /// process may end too, and its peers would know no better cause than that.
     pub(crate) fn abort(&self, why: &str) {
-        if !self.failure.set(why) {
+        if self.aborting.swap(true, Ordering::AcqRel) {
+            // Another thread tells the peers, which does not take long; its cause is the first.
+            while self.failure.why().is_none() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        if self.failure.why().is_some() {
             return;
         }
-        self.mailbox.wake();
         std::thread::scope(|s| {
             for peer in self.others() {
                 s.spawn(move || self.last_words(peer, &Header::of(Lane::Abort, why.len()), why.as_bytes()));
             }
         });
+        self.failure.set(why);
+        self.mailbox.wake();
     }
 
     /// The connection to a peer ended.
     fn gone(&self, peer: usize, why: &str) {
         if let Some(Some(link)) = self.links.get(peer) {
-            link.closed.store(true, Ordering::Release);
             if !link.leaving.load(Ordering::Acquire) && !self.closing.load(Ordering::Acquire) {
                 self.abort(&format!("{} has gone: {why}", self.who(peer)));
             }
+            // After the failure: it says more than that the peer is not there.
+            link.closed.store(true, Ordering::Release);
         }
         self.mailbox.wake();
     }
