@@ -11,11 +11,13 @@
 //! |---|---|---|
 //! | [`ThreadWorld`] | threads of one process | read the peers' memory |
 //! | [`ProcessWorld`] | processes, on one host or several | messages over TCP and shared memory |
+//! | [`dry::DryRank`] | not there but one | recorded, to compare the runs of all ranks |
 //!
 //! Sums are made in the order of ranks in f32 by one function, so all fabrics give the same bits.
 
 pub mod call;
 pub mod checked;
+pub mod dry;
 pub mod env;
 mod failure;
 mod log;
@@ -97,12 +99,23 @@ pub struct Options {
     pub checked: bool,
     /// How many collectives a rank remembers for reports.
     pub history: usize,
+    /// A mistake to make on purpose: tests show that they would find it.
+    pub fault: Option<Fault>,
+}
+
+/// Events that a communicator could forget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The collective does not wait for the home stream's work.
+    NoWaitForHome,
+    /// The home stream does not wait for the collective.
+    NoWaitForResult,
 }
 
 impl Default for Options {
-    /// Ten minutes, as Megatron; unchecked; 16 collectives.
+    /// Ten minutes, as Megatron; unchecked; 16 collectives; no fault.
     fn default() -> Options {
-        Options { timeout: Duration::from_secs(600), checked: false, history: 16 }
+        Options { timeout: Duration::from_secs(600), checked: false, history: 16, fault: None }
     }
 }
 

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use ferrotron_comm::env::{Launcher, RankEnv};
 
 fn read(vars: &str) -> Result<RankEnv, String> {
@@ -89,7 +92,10 @@ fn launchers_are_understood() {
 fn runs_and_stores_of_agents() {
     let e = read(TORCHRUN).unwrap();
     assert_eq!((e.served, e.run.as_str()), (true, "job/2"));
-    assert_eq!(e.error_file.unwrap().to_str(), Some("/tmp/e.json"));
+    assert_eq!(e.error_file.as_ref().unwrap().to_str(), Some("/tmp/e.json"));
+    let o = e.rendezvous(Duration::from_secs(9), Arc::new(|_| {}));
+    assert_eq!((o.rank, o.world, o.host.as_str(), o.port, o.served), (7, 8, "node0", 29400, true));
+    assert_eq!(read("GLOO_SOCKET_IFNAME=eth0,lo").unwrap().interface.as_deref(), Some("eth0,lo"));
     let e = read(SRUN).unwrap();
     assert_eq!((e.served, e.run.as_str()), (false, "4711.0/0"));
     assert_eq!(read(&format!("{SRUN} SLURM_RESTART_COUNT=1")).unwrap().run, "4711.0/1");

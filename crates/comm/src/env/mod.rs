@@ -15,6 +15,9 @@
 mod slurm;
 
 use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::store::{Notify, RendezvousOptions};
 
 /// Port of the store when nothing tells another: torch's.
 pub const DEFAULT_PORT: u16 = 29500;
@@ -65,6 +68,8 @@ pub struct RankEnv {
     pub run: String,
     /// Where the launcher wants to read why this process failed.
     pub error_file: Option<PathBuf>,
+    /// Network interfaces for CPU collectives: GLOO_SOCKET_IFNAME.
+    pub interface: Option<String>,
 }
 
 /// All that is wrong with the variables.
@@ -132,6 +137,23 @@ impl RankEnv {
         match env {
             Some(env) if r.problems.is_empty() => Ok(env),
             _ => Err(EnvError(r.problems)),
+        }
+    }
+}
+
+impl RankEnv {
+    /// How this rank meets the others. `notify` hears what a wait is waiting for, every five seconds.
+    pub fn rendezvous(&self, timeout: Duration, notify: Notify) -> RendezvousOptions {
+        RendezvousOptions {
+            rank: self.rank,
+            world: self.world,
+            host: self.host.clone(),
+            port: self.port,
+            served: self.served,
+            run: self.run.clone(),
+            timeout,
+            tell_every: Duration::from_secs(5),
+            notify,
         }
     }
 }
@@ -357,5 +379,6 @@ fn complete(r: &mut Reader<'_>, t: Told) -> Option<RankEnv> {
         served: r.text("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True"),
         run: format!("{run}/{restart}"),
         error_file: r.text("TORCHELASTIC_ERROR_FILE").map(PathBuf::from),
+        interface: r.text("GLOO_SOCKET_IFNAME"),
     })
 }
