@@ -34,6 +34,7 @@ fn line() -> TrainingLine {
 }
 
 /// Field by field, in the order of the table: a tolerant reader's expression.
+#[allow(clippy::unwrap_used, reason = "a constant expression")]
 fn training() -> Regex {
     Regex::new(concat!(
         r"^ (?:\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?)\] )?",
