@@ -162,7 +162,9 @@ const REFUSED: &[(&str, usize, &[&str])] = &[
     ("--dataloader-type external", 1, &["external is not there yet"]),
     ("--tokenizer-type GPT2BPETokenizer", 1, &["--vocab-file", "--merge-file", "required by GPT2BPETokenizer"]),
     ("--tokenizer-type HuggingFaceTokenizer", 1, &["--tokenizer-model", "required by HuggingFaceTokenizer"]),
-    ("--tokenizer-type Llama2Tokenizer --tokenizer-model m", 1, &["Llama2Tokenizer is not there yet"]),
+    ("--tokenizer-type Llama2Tokenizer", 1, &["--tokenizer-model", ".model file, required by Llama2Tokenizer"]),
+    ("--tokenizer-type TikTokenizer", 1, &["tiktoken vocabulary, required by TikTokenizer"]),
+    ("--tokenizer-type SFTTokenizer", 1, &["SFTTokenizer is not there yet", "HuggingFaceTokenizer"]),
     ("--iterations-to-skip 3 -4", 1, &["whole numbers from 0"]),
     // checkpoints and logs
     ("--save s --save-interval 0", 1, &["--save-interval 0 is out of range"]),

@@ -60,6 +60,7 @@ const ACTS: &[&str] = &[
     "--reset-attention-mask", "--eod-mask-loss", "--tokenizer-type", "--tokenizer-model", "--tokenizer-name-or-path",
     "--vocab-file", "--merge-file", "--null-tokenizer-eod-id", "--null-tokenizer-pad-id",
     "--tokenizer-special-tokens", "--eod-token", "--tokenizer-hf-no-include-special-tokens",
+    "--tiktoken-pattern", "--tiktoken-num-special-tokens",
     // evaluation
     "--eval-iters", "--eval-interval", "--start-eval-at-iter", "--eval-global-batch-size", "--eval-micro-batch-size",
     // checkpoints
