@@ -16,6 +16,7 @@
 //! | 34 + 12 S + 8 D | i8 × S | modes, in multimodal datasets only; the header does not tell |
 
 mod reader;
+mod resumable;
 mod token_type;
 mod writer;
 
@@ -25,6 +26,7 @@ use crate::error::Result;
 use crate::files::with_suffix;
 
 pub use reader::{IndexedDataset, Multimodal};
+pub use resumable::{Mark, ResumableWriter};
 pub use token_type::TokenType;
 pub use writer::{IndexedWriter, merge};
 
