@@ -11,11 +11,14 @@
 //! |---|---|---|
 //! | [`ThreadWorld`] | threads of one process | read the peers' memory |
 //! | [`ProcessWorld`] | processes, on one host or several | messages over TCP and shared memory |
+//! | [`dry::DryRank`] | not there but one | recorded, to compare the runs of all ranks |
 //!
 //! Sums are made in the order of ranks in f32 by one function, so all fabrics give the same bits.
 
 pub mod call;
 pub mod checked;
+pub mod dry;
+pub mod env;
 mod failure;
 mod log;
 mod member;

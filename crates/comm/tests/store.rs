@@ -22,16 +22,16 @@ fn client(s: &StoreServer) -> Store {
     Store::connect("localhost", s.port(), Duration::from_secs(5), &|_| {}).unwrap()
 }
 
-#[test]
-fn commands_do_what_torchs_do() {
-    let s = server();
-    let c = client(&s);
+/// What every store answers alike, under a prefix that it has not seen.
+fn commands(c: &Store, prefix: &str) {
+    let before = c.num_keys().unwrap();
+    let c = &c.under(prefix);
     c.set("k", b"a\0b").unwrap();
     assert_eq!(c.get("k").unwrap(), b"a\0b");
     assert_eq!((c.add("n", 5).unwrap(), c.add("n", -2).unwrap()), (5, 3));
     assert_eq!(c.get("n").unwrap(), b"3", "counters are decimal text");
     assert!(c.check(&["k", "n"]).unwrap() && !c.check(&["k", "none"]).unwrap() && c.check(&[]).unwrap());
-    assert_eq!(c.num_keys().unwrap(), 2);
+    assert_eq!(c.num_keys().unwrap(), before + 2);
     assert_eq!(c.compare_set("cas", b"", b"v1").unwrap(), b"v1");
     assert_eq!(c.compare_set("cas", b"zz", b"v2").unwrap(), b"v1");
     assert_eq!(c.compare_set("cas", b"v1", b"v3").unwrap(), b"v3");
@@ -40,9 +40,28 @@ fn commands_do_what_torchs_do() {
     assert_eq!((c.delete("cas").unwrap(), c.delete("cas").unwrap()), (true, false));
     c.multi_set(&[("m1", b"1"), ("m2", b"")]).unwrap();
     assert_eq!(c.multi_get(&["m1", "m2"]).unwrap(), [&b"1"[..], b""]);
+    assert!(!c.try_wait(&["k", "never"], Duration::from_millis(50)).unwrap());
+    assert!(c.try_wait(&["k", "n"], Duration::from_millis(50)).unwrap());
+}
+
+/// Opt-in: FERROTRON_TEST_STORE=host:port names a running store of another make (torch's).
+#[test]
+fn a_foreign_store_answers_alike() {
+    let Ok(address) = std::env::var("FERROTRON_TEST_STORE") else { return };
+    let (host, port) = address.rsplit_once(':').unwrap();
+    let c = Store::connect(host, port.parse().unwrap(), Duration::from_secs(5), &|_| {}).unwrap();
+    commands(&c, &format!("test/{}", std::process::id()));
+}
+
+#[test]
+fn commands_do_what_torchs_do() {
+    let s = server();
+    let c = client(&s);
+    commands(&c, "mine");
     // A prefix is part of the key, behind the slash that torch's clients put first.
     c.under("run").under("0").set("k", b"x").unwrap();
     assert_eq!(c.get("run/0/k").unwrap(), b"x");
+    c.set("k", b"no number").unwrap();
     let big = vec![7; MAX_VALUE];
     c.set("big", &big).unwrap();
     assert_eq!(c.get("big").unwrap(), big);

@@ -174,7 +174,9 @@ fn checked_names_both_calls_and_both_sites() {
     let e = &checked(|r, p, g, _| {
         let t = p.tensor(if r == 0 { DType::F32 } else { DType::BF16 }, &[1.0; 8]);
         let op = if r == 0 { P2p::Send(t, 1) } else { P2p::Recv(t, 0) };
-        g.exchange(&p.home, vec![op]).map(drop)
+        drop(g.exchange(&p.home, vec![op])?);
+        // A sender alone would not notice.
+        g.barrier()
     })[0];
     assert!(e.contains("send to rank 1 of 8 F32") && e.contains("receive from rank 0 of 8 BF16"), "{e}");
 
@@ -209,6 +211,24 @@ fn unchecked_groups_in_different_orders_are_seen_at_the_deadline() {
         g.all_reduce(&place.home, place.tensor(DType::F32, &[1.0; 8]), ReduceOp::Sum).err().unwrap().to_string()
     });
     assert!(errors[0].contains("instead: do the ranks use their groups in the same order?"), "{}", errors[0]);
+}
+
+#[test]
+fn a_rank_that_panics_ends_the_others() {
+    let world = ThreadWorld::new(2, Options::default());
+    let waiting = std::thread::scope(|s| {
+        let waits = s.spawn(|| {
+            let place = Place::new(StreamMode::Inline);
+            group(&world, 0, &place, "dp", &[0, 1]).barrier().unwrap_err().to_string()
+        });
+        let panics = s.spawn(|| {
+            let _rank = world.rank(1);
+            std::panic::resume_unwind(Box::new("a bug"));
+        });
+        assert!(panics.join().is_err());
+        waits.join().unwrap()
+    });
+    assert_eq!(waiting, "aborted: rank 1 panicked");
 }
 
 #[test]

@@ -88,7 +88,13 @@ fn judge(table: &Table, script: &Value) -> Judged {
     let argv = words(&script["argv"]);
     let ranks = ranks(table, script, &argv);
     let parsed = parse(table, &argv, &|_| Err(std::io::Error::other("no files here")));
-    let env = Environment { world_size: ranks, ..Environment::default() };
+    // The launcher sets ranks and rendezvous itself; the script's own variables are read as a run would.
+    let own = |name: &str| script["env"][name].as_str().map(str::to_string);
+    let launcher = ["WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"];
+    let (mut env, env_faults) = Environment::from_vars(|name| own(name).filter(|_| !launcher.contains(&name)));
+    env.world_size = ranks;
+    let mut parsed = parsed;
+    parsed.violations.extend(env_faults);
     let mut violations = match validate(table, parsed.args, &env, parsed.violations) {
         Ok(_) => Vec::new(),
         Err(refused) => refused.violations,

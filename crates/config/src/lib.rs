@@ -13,7 +13,7 @@
 //! ```
 
 mod checkpoint_args;
-mod env;
+pub mod env;
 pub mod flags;
 pub mod parser;
 mod raw;
@@ -31,6 +31,7 @@ pub use flags::Table;
 pub use parser::{LauncherWords, Parsed, ReadFile, parse, split_launcher};
 pub use raw::{Entry, Origin, RawArgs};
 pub use settings::Config;
+pub use validate::upstream as rules;
 pub use validate::{Notice, NoticeKind, Refused, Resolved, validate};
 pub use value::Value;
 pub use violation::{Severity, Violation, exit_code, report};

@@ -230,6 +230,7 @@ fn each_refusal_is_about_its_own_flags_only() {
             "lm-cross",
             "layer-list",
             "ds-seq",
+            "fsdp_dtensor",
         ];
         let most = if double.iter().any(|d| flags.contains(d)) { 2 } else { 1 };
         assert!((1..=most).contains(&found), "{flags}: {}", faults(&argv, *ranks));

@@ -100,8 +100,7 @@ pub fn remote(
 ) -> Result<Remote, Vec<Violation>> {
     let mut faults = Vec::new();
     let exe = around.exe.as_ref().map_or("ferrotron".to_string(), |e| e.display().to_string());
-    let user_less = |name: &str| name.rsplit('@').next().unwrap_or(name).to_string();
-    let master = typed.get("master-addr").map_or_else(|| user_less(&hosts[0].name), String::from);
+    let master = typed.get("master-addr").map_or_else(|| without_user(&hosts[0].name), String::from);
     let port = match typed.get("master-port").map_or(Ok(DEFAULT_PORT), str::parse::<u16>) {
         Ok(port) if port > 0 => port,
         _ => {
@@ -255,6 +254,11 @@ fn variables(around: &Surroundings, faults: &mut Vec<Violation>) -> Vec<(String,
     all
 }
 
+/// The host of `user@host`, which only ssh wants whole.
+pub fn without_user(name: &str) -> String {
+    name.rsplit('@').next().unwrap_or(name).to_string()
+}
+
 /// The first host of Slurm's list: `node[003-010,12],x1` gives `node003`.
 pub fn first_of_nodelist(list: &str) -> Option<String> {
     let (head, rest) = match list.split_once('[') {
@@ -265,4 +269,24 @@ pub fn first_of_nodelist(list: &str) -> Option<String> {
     let number = inside.split([',', '-']).next()?;
     let suffix = after.split(',').next().unwrap_or_default();
     Some(format!("{head}{number}{suffix}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_hosts_of_slurms_lists() {
+        for (list, first) in [
+            ("node[003-010,12],x1", Some("node003")),
+            ("n1,n2", Some("n1")),
+            ("n1,n[2-3]", Some("n1")),
+            ("rack[1-2]-a,b", Some("rack1-a")),
+            ("one", Some("one")),
+            ("", None),
+            ("broken[1", None),
+        ] {
+            assert_eq!(first_of_nodelist(list).as_deref(), first, "{list}");
+        }
+    }
 }

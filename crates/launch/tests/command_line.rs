@@ -127,8 +127,8 @@ fn a_scheduler_or_kubernetes_says_which_node_this_is() {
         (&two, &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2"), ("MASTER_ADDR", "m")], "1 2 m 29500"),
         (
             &two,
-            &[("VC_TASK_INDEX", "1"), ("MASTER_ADDR", "job-worker-0"), ("MASTER_PORT", "2222")],
-            "1 2 job-worker-0 2222",
+            &[("VC_TASK_INDEX", "1"), ("VC_NODE_HOSTS", "job-node-0.job,job-node-1.job"), ("MASTER_PORT", "2222")],
+            "1 2 job-node-0.job 2222",
         ),
         (
             &[],
@@ -146,6 +146,22 @@ fn a_scheduler_or_kubernetes_says_which_node_this_is() {
         command.envs(env.iter().copied());
         let done = finish(&dir, command).expect(0);
         assert_eq!(done.stdout.trim(), said, "{words:?} {env:?}");
+    }
+}
+
+#[test]
+fn an_index_that_counts_something_else_is_not_taken() {
+    let dir = Dir::new("other-index");
+    dir.script("rank", "");
+    for env in [
+        &[("VC_TASK_INDEX", "0"), ("VC_MASTER_HOSTS", "m-0"), ("VC_WORKER_HOSTS", "w-0,w-1,w-2")][..],
+        &[("SLURM_NODEID", "0"), ("SLURM_NNODES", "2")],
+        &[("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "32")],
+    ] {
+        let mut command = dir.launch(&["--nnodes=4", "--nproc_per_node=8", "--master_addr=m-0", "./rank"]);
+        command.envs(env.iter().copied());
+        let done = finish(&dir, command).expect(2);
+        assert!(done.stderr.contains("which of the 4 nodes is this?"), "{env:?}\n{}", done.stderr);
     }
 }
 

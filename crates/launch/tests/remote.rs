@@ -55,7 +55,10 @@ fn two_nodes_by_ssh() {
 #[test]
 fn includes_and_single_hosts() {
     let dir = two_hosts("include");
-    dir.script("rank", "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES");
+    dir.script(
+        "rank",
+        "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES; [ $MASTER_ADDR = worker-0 ] || [ $WORLD_SIZE -lt 3 ] || exit 1",
+    );
     let done = finish(&dir, dir.launch(&["--hostfile=hosts", "-i", "worker-0:1@worker-1", "./rank"])).expect(0);
     assert_eq!(sorted(&done.stdout), ["worker-0: 0 0 1", "worker-1: 1 0"]);
     // One host is this one, unless the launcher is forced.
@@ -67,7 +70,7 @@ fn includes_and_single_hosts() {
     let done = finish(&dir, dir.launch(&["--num_gpus=4", "--include", "localhost:1,3", "./rank"])).expect(0);
     assert_eq!(sorted(&done.stdout), ["0 0 1,3", "1 1 1,3"]);
     // --no_ssh: one launcher a node, started by hand.
-    let words = ["--hostfile=hosts", "--no_ssh", "--node_rank=1", "--master_addr=worker-0", "./rank"];
+    let words = ["--hostfile=hosts", "--no_ssh", "--node_rank=1", "./rank"];
     assert_eq!(finish(&dir, dir.launch(&words)).expect(0).stdout, "2 0\n");
 }
 

@@ -266,6 +266,20 @@ fn a_killed_launcher_takes_its_ranks_along() {
 }
 
 #[test]
+fn a_launcher_under_nohup_survives_a_hangup() {
+    let dir = Dir::new("nohup");
+    dir.script("rank", "echo up >> $DIR/up; while ! [ -e $DIR/go ]; do sleep 0.02; done");
+    dir.script("nohup", "trap '' HUP; exec \"$@\"");
+    let words = [env!("CARGO_BIN_EXE_launch-for-tests"), "launch", "./rank"];
+    let running = start(&dir, dir.program(&dir.path("nohup"), &words));
+    dir.wait_for_lines("up", 1);
+    kill("HUP", running.pid());
+    std::thread::sleep(Duration::from_millis(100));
+    dir.write("go", "");
+    running.finish().expect(0);
+}
+
+#[test]
 fn no_zombies_while_the_others_run() {
     let dir = Dir::new("zombies");
     dir.script(

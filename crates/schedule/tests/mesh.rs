@@ -1,5 +1,7 @@
 //! The mesh against the groups that Megatron-core 0.16.1's `initialize_model_parallel` creates.
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 use ferrotron_schedule::{Axis, GroupKind, Layout, Mesh, MeshError, Order};
 use serde_json::Value;
 

@@ -1,10 +1,15 @@
 //! A meeting of ranks: all come, each with what it brings; then all may use what the others brought, until they leave.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
+use std::time::Duration;
 
 use ferrotron_device::{Error, Result};
 
 use crate::failure::{Failure, POLL, Patience, lock};
+
+/// How often a rank gives way to others before it sleeps.
+const YIELDS: usize = 64;
 
 struct State<T> {
     /// Meetings so far.
@@ -22,6 +27,8 @@ pub(crate) struct Meet<T> {
     size: usize,
     state: Mutex<State<T>>,
     changed: Condvar,
+    /// As in the state, to look at without the lock.
+    held: AtomicU64,
 }
 
 /// A rank's stay in a meeting. While any rank stays, no rank that fails may go away with its memory.
@@ -32,7 +39,6 @@ pub(crate) struct Stay<'a, T> {
 impl<T> Drop for Stay<'_, T> {
     fn drop(&mut self) {
         lock(&self.meet.state).inside -= 1;
-        self.meet.changed.notify_all();
         if std::thread::panicking() {
             self.meet.wait_until_left();
         }
@@ -43,8 +49,9 @@ impl<T> Meet<T> {
     /// Waits for the ranks that are at work on others' memory: they only copy, and wait for nobody.
     pub(crate) fn wait_until_left(&self) {
         let mut st = lock(&self.state);
+        // Rare, and short: not worth waking every rank at the end of every stay.
         while st.inside > 0 {
-            st = self.changed.wait_timeout(st, POLL).unwrap_or_else(|e| e.into_inner()).0;
+            st = self.changed.wait_timeout(st, Duration::from_millis(1)).unwrap_or_else(|e| e.into_inner()).0;
         }
     }
 }
@@ -52,7 +59,7 @@ impl<T> Meet<T> {
 impl<T: Clone> Meet<T> {
     pub(crate) fn new(size: usize) -> Meet<T> {
         let state = State { held: 0, coming: vec![None; size], brought: vec![], inside: 0 };
-        Meet { size, state: Mutex::new(state), changed: Condvar::new() }
+        Meet { size, state: Mutex::new(state), changed: Condvar::new(), held: AtomicU64::new(0) }
     }
 
     /// Ranks of the group that have not come to the next meeting.
@@ -82,7 +89,18 @@ impl<T: Clone> Meet<T> {
             st.brought = st.coming.iter_mut().filter_map(Option::take).collect();
             st.inside = self.size;
             st.held += 1;
+            self.held.store(st.held, Ordering::Release);
             self.changed.notify_all();
+        } else {
+            // The others are often about to come, or want this core to do so.
+            drop(st);
+            for _ in 0..YIELDS {
+                if self.held.load(Ordering::Acquire) != mine {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            st = lock(&self.state);
         }
         loop {
             if st.held != mine {

@@ -95,6 +95,14 @@ pub struct ThreadRank {
     rank: usize,
 }
 
+impl Drop for ThreadRank {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.world.failure.set(&format!("rank {} panicked", self.rank));
+        }
+    }
+}
+
 impl Fabric for ThreadRank {
     fn rank(&self) -> usize {
         self.rank

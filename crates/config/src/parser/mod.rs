@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 pub use argfile::ReadFile;
 pub use launcher::{LauncherWords, split_launcher};
+pub(crate) use suggest::edits;
 pub use suggest::suggest;
 
 use crate::flags::{Kind, Nargs, Row, Status, Table};

@@ -40,7 +40,7 @@ fn normalised(spelling: &str) -> String {
 }
 
 /// Edit distance with transposition of neighbours (optimal string alignment).
-fn edits(a: &str, b: &str) -> usize {
+pub(crate) fn edits(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut before = vec![0; b.len() + 1];
     let mut last: Vec<usize> = (0..=b.len()).collect();

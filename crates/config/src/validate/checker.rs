@@ -1,6 +1,7 @@
 //! The state that all rules share: values, the environment, and what was found so far.
 
 use crate::env::Environment;
+use crate::flags::{Source, Table};
 use crate::raw::RawArgs;
 use crate::value::Value;
 use crate::violation::{Severity, Violation};
@@ -15,12 +16,24 @@ pub(super) struct Checker<'e> {
     pub env: &'e Environment,
     pub violations: Vec<Violation>,
     pub notices: Vec<Notice>,
+    /// Parsers beside Megatron main's whose flags were written: their scripts follow their rules.
+    pub dialects: Vec<Source>,
     missing: Vec<(String, String)>,
 }
 
 impl<'e> Checker<'e> {
-    pub fn new(args: RawArgs, env: &'e Environment, violations: Vec<Violation>) -> Checker<'e> {
-        Checker { args, env, violations, notices: Vec::new(), missing: Vec::new() }
+    pub fn new(table: &Table, args: RawArgs, env: &'e Environment, violations: Vec<Violation>) -> Checker<'e> {
+        let mut dialects = Vec::new();
+        for (_, entry) in args.iter().filter(|(dest, _)| args.given(dest)) {
+            let source = table.find(&entry.spelling).map(|(row, _)| row.source);
+            dialects.extend(source.filter(|s| !dialects.contains(s)));
+        }
+        Checker { args, env, violations, notices: Vec::new(), dialects, missing: Vec::new() }
+    }
+
+    /// True if a flag was written that only this parser defines.
+    pub fn speaks(&self, dialect: Source) -> bool {
+        self.dialects.contains(&dialect)
     }
 
     /// Records a contradiction between `flags`.

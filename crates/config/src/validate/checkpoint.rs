@@ -24,6 +24,22 @@ pub(super) fn check(c: &mut Checker) -> CheckpointConfig {
     if use_checkpoint_args && load.is_none() && pretrained.is_none() {
         c.invalid(&["--use-checkpoint-args"], "--use-checkpoint-args needs --load or --pretrained-checkpoint");
     }
+    if c.args.text("non_persistent_ckpt_type") == Some("local") {
+        if use_checkpoint_args {
+            let flags = ["--use-checkpoint-args", "--non-persistent-ckpt-type"];
+            c.invalid(&flags, "--use-checkpoint-args cannot read non-persistent local checkpoints");
+        }
+        if c.path("non_persistent_local_ckpt_dir").is_none() {
+            let flags = ["--non-persistent-ckpt-type", "--non-persistent-local-ckpt-dir"];
+            c.invalid(&flags, "--non-persistent-ckpt-type local needs --non-persistent-local-ckpt-dir");
+        }
+    }
+    if c.args.flag("replication") && c.args.value("replication_jump").is_none() {
+        c.invalid(&["--replication", "--replication-jump"], "--replication needs --replication-jump");
+    }
+    if c.args.flag("async_save") && c.args.text("ckpt_format") == Some("torch") {
+        c.warn("--async-save with --ckpt-format torch fails in Megatron at the first save; here saves are synchronous");
+    }
     let finetune = c.args.flag("finetune");
     let override_iteration = c.long_from("override_ckpt_iteration", 0);
     if finetune && override_iteration.is_some() {

@@ -10,10 +10,13 @@ mod checkpoint;
 mod data;
 mod logging;
 mod model;
+mod moe;
 mod optim;
 mod parallel;
 mod schedule;
 mod train;
+pub mod upstream;
+mod vendor;
 
 use serde::Serialize;
 
@@ -80,7 +83,7 @@ pub fn validate(
     env: &Environment,
     parse_faults: Vec<Violation>,
 ) -> Result<Resolved, Box<Refused>> {
-    let mut c = Checker::new(args, env, parse_faults);
+    let mut c = Checker::new(table, args, env, parse_faults);
     let strict = c.args.flag("strict");
     model::before(&mut c);
     statuses(&mut c, table);
@@ -103,6 +106,8 @@ pub fn validate(
         Some("cuda") => DeviceKind::Cuda,
         _ => DeviceKind::Auto,
     };
+    moe::check(&mut c, parallel.tp);
+    vendor::check(&mut c, &parallel, device);
     c.report_missing();
     if strict {
         for notice in c.notices.iter().filter(|n| n.kind != NoticeKind::Adjusted) {

@@ -2,6 +2,7 @@
 
 use super::NoticeKind;
 use super::checker::{Checker, divisors, list};
+use crate::flags::Source;
 use crate::settings::{
     Activation, ModelConfig, NormConfig, NormKind, ParallelConfig, PositionKind, RopeConfig, RopeScaling,
     SlidingWindow, VocabConfig,
@@ -25,6 +26,9 @@ pub(super) fn before(c: &mut Checker) {
     }
     if c.args.int("num_experts") == Some(0) {
         c.derive("num_experts", Value::None, "0 experts are none");
+    }
+    if c.args.int("num_experts") == Some(1) && c.speaks(Source::MegatronDeepSpeed) {
+        c.derive("num_experts", Value::None, "Megatron-DeepSpeed's way to say dense");
     }
     if let Some(groups) = c.args.int("num_key_value_heads") {
         c.derive("num_query_groups", Value::Int(groups), "--num-key-value-heads");
@@ -66,6 +70,10 @@ pub(super) fn check(c: &mut Checker, p: &ParallelConfig) -> ModelConfig {
         v.arithmetic = Some(format!("{ffn_hidden_size} % {} = {}", p.tp, ffn_hidden_size % p.tp));
     }
     let max_position_embeddings = max_positions(c);
+    latent_attention(c);
+    if c.args.flag("apply_query_key_layer_scaling") {
+        c.derive("attention_softmax_in_fp32", Value::Bool(true), "--apply-query-key-layer-scaling");
+    }
     let add_bias_linear = c.args.flag("add_bias_linear");
     let mut add_qkv_bias = c.args.flag("add_qkv_bias");
     if add_bias_linear && !add_qkv_bias {
@@ -108,6 +116,31 @@ pub(super) fn check(c: &mut Checker, p: &ParallelConfig) -> ModelConfig {
         init_method_std,
         embedding_init_method_std,
         output_init_method_std: init_method_std / (2.0 * num_layers.max(1) as f64).sqrt(),
+    }
+}
+
+/// Multi-head latent attention and multi-token prediction, as far as they exclude other flags.
+fn latent_attention(c: &mut Checker) {
+    const MLA: &str = "--multi-latent-attention";
+    if c.args.flag("multi_latent_attention") {
+        if c.args.flag("group_query_attention") {
+            let v = c.invalid(
+                &[MLA, "--group-query-attention"],
+                format!("{MLA} and --group-query-attention exclude each other"),
+            );
+            v.why = Some("latent attention already shares keys and values, through one compressed vector".into());
+        }
+        if c.args.flag("rotary_interleaved") {
+            c.invalid(&[MLA, "--rotary-interleaved"], format!("{MLA} and --rotary-interleaved exclude each other"));
+        }
+    }
+    let position = c.args.text("position_embedding_type").unwrap_or("learned_absolute");
+    let rotary =
+        matches!(position, "rope" | "none" | "yarn" | "deepseek4") || c.args.flag("use_rotary_position_embeddings");
+    if c.args.int("mtp_num_layers").is_some_and(|n| n > 0) && !rotary {
+        let flags = ["--mtp-num-layers", "--position-embedding-type"];
+        let what = format!("--mtp-num-layers needs rotary positions or none, not {position}");
+        c.invalid(&flags, what).legal = Some("--position-embedding-type rope or none".into());
     }
 }
 
@@ -166,6 +199,8 @@ fn activation(c: &mut Checker) -> Activation {
         ("squared_relu", Activation::SquaredRelu),
         ("openai_gelu", Activation::GeluTanh),
         ("geglu", Activation::Geglu),
+        // Planned by its own status; named here because it excludes the others.
+        ("quick_geglu", Activation::Geglu),
     ]
     .into_iter()
     .filter(|(dest, _)| c.args.flag(dest))

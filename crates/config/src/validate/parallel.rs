@@ -63,6 +63,11 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         c.invalid(&flags, "the levels of context parallelism do not multiply to its size").arithmetic =
             Some(format!("product of {} = {product}, not {cp}", list(&levels)));
     }
+    if levels.is_empty() && cp > 1 && c.args.texts("cp_comm_type").iter().any(|t| t == "a2a+p2p") {
+        let flags = ["--cp-comm-type", "--hierarchical-context-parallel-sizes"];
+        c.invalid(&flags, "--cp-comm-type a2a+p2p needs --hierarchical-context-parallel-sizes").legal =
+            Some(format!("two levels whose product is {cp}"));
+    }
     experts(c, ep);
 
     let mut sequence_parallel = c.args.flag("sequence_parallel");
@@ -87,6 +92,21 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         }
         if !c.args.flag("overlap_grad_reduce") {
             c.invalid(&["--overlap-param-gather"], "--overlap-param-gather needs --overlap-grad-reduce");
+        }
+    }
+    if c.args.flag("overlap_param_gather_with_optimizer_step") {
+        let wants = [
+            (!c.args.flag("overlap_param_gather"), "--overlap-param-gather"),
+            (
+                c.args.value("num_layers_per_virtual_pipeline_stage").is_none()
+                    && c.args.value("num_virtual_stages_per_pipeline_rank").is_none(),
+                "virtual stages",
+            ),
+        ];
+        let wants: Vec<&str> = wants.into_iter().filter_map(|(lacks, what)| lacks.then_some(what)).collect();
+        if !wants.is_empty() {
+            let flag = "--overlap-param-gather-with-optimizer-step";
+            c.invalid(&[flag], format!("{flag} needs {}", wants.join(" and ")));
         }
     }
     let zero_stage = if c.args.is_set("zero_stage") { c.count_from("zero_stage", 0) } else { None };

@@ -26,6 +26,18 @@ pub(super) fn check(c: &mut Checker, p: &ParallelConfig, batch: Batch, length: R
     if c.args.flag("fp16_lm_cross_entropy") && params_dtype != ParamDtype::Fp16 {
         c.invalid(&["--fp16-lm-cross-entropy"], "--fp16-lm-cross-entropy needs --fp16");
     }
+    if c.args.flag("fp8_param_gather") {
+        let sharded = ["use_distributed_optimizer", "use_torch_fsdp2", "use_megatron_fsdp"];
+        if c.args.value("fp8").is_none() || !sharded.iter().any(|dest| c.args.flag(dest)) {
+            let what = "--fp8-param-gather needs --fp8-format and --use-distributed-optimizer or FSDP";
+            c.invalid(&["--fp8-param-gather"], what);
+        }
+    }
+    if c.args.flag("first_last_layers_bf16") && c.args.text("fp8_recipe") == Some("delayed") {
+        let flags = ["--first-last-layers-bf16", "--fp8-recipe"];
+        c.invalid(&flags, "--first-last-layers-bf16 does not go with --fp8-recipe delayed").legal =
+            Some("--fp8-recipe tensorwise, blockwise or mxfp8".into());
+    }
     if !c.args.value("fp8").is_none() && !c.args.value("fp4").is_none() {
         c.invalid(&["--fp8-format", "--fp4-format"], "--fp8-format and --fp4-format exclude each other");
     }
@@ -107,6 +119,17 @@ fn recompute(c: &mut Checker, p: &ParallelConfig) -> Recompute {
             c.derive("recompute_num_layers", Value::Int(1), "--activations-checkpoint-method");
         }
     }
+    if c.args.flag("distribute_saved_activations") {
+        let full = c.args.text("recompute_granularity") == Some("full");
+        if p.tp < 2 || !full || p.sequence_parallel {
+            let flag = "--distribute-saved-activations";
+            c.invalid(
+                &[flag],
+                format!("{flag} needs tensor parallelism and {GRANULARITY} full, without --sequence-parallel"),
+            )
+            .why = Some("it splits over tensor-parallel ranks what full recomputation keeps, and sequence parallelism has split it already".into());
+        }
+    }
     let method = c.args.text("recompute_method").map(str::to_string);
     let num_layers = c.count_from("recompute_num_layers", 0).and_then(|n| usize::try_from(n).ok());
     let granularity = c.args.text("recompute_granularity").map(str::to_string);
@@ -167,6 +190,21 @@ fn modules(c: &mut Checker) -> Vec<RecomputeModule> {
             "core_attn" => RecomputeModule::CoreAttn,
             "mlp" => RecomputeModule::Mlp,
             "layernorm" => RecomputeModule::Layernorm,
+            "moe_act" if !c.args.flag("moe_grouped_gemm") => {
+                let flags = ["--recompute-modules", "--moe-grouped-gemm"];
+                c.invalid(&flags, "--recompute-modules moe_act needs --moe-grouped-gemm");
+                continue;
+            }
+            "mla_up_proj" if !c.args.flag("multi_latent_attention") => {
+                let flags = ["--recompute-modules", "--multi-latent-attention"];
+                c.invalid(&flags, "--recompute-modules mla_up_proj needs --multi-latent-attention");
+                continue;
+            }
+            "shared_experts" if c.args.flag("moe_shared_expert_overlap") => {
+                let flags = ["--recompute-modules", "--moe-shared-expert-overlap"];
+                c.invalid(&flags, "--recompute-modules shared_experts excludes --moe-shared-expert-overlap");
+                continue;
+            }
             "moe" | "moe_act" | "shared_experts" | "mla_up_proj" => {
                 c.planned(
                     &["--recompute-modules"],

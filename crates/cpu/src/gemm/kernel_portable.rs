@@ -21,11 +21,12 @@ pub unsafe fn kernel(t: &Tile, rows: usize, cols: usize) {
     // SAFETY: packed panels hold k rows of MR and NR floats, padded with zeros.
     let (a, b) = unsafe { (std::slice::from_raw_parts(t.a, t.k * MR), std::slice::from_raw_parts(t.b, t.k * NR)) };
     let mut acc = [[0f32; NR]; MR];
+    // A row of accumulators is an array of its own, and the loops over both have constant bounds: in this form they
+    // become whole registers.
     for (a, b) in a.as_chunks::<MR>().0.iter().zip(b.as_chunks::<NR>().0) {
-        for (acc, &a) in acc.iter_mut().zip(a) {
-            for (acc, &b) in acc.iter_mut().zip(b) {
-                *acc = fma(a, b, *acc);
-            }
+        for r in 0..MR {
+            let row: [f32; NR] = std::array::from_fn(|j| fma(a[r], b[j], acc[r][j]));
+            acc[r] = row;
         }
     }
     for (r, acc) in acc.iter().enumerate().take(rows) {

@@ -57,6 +57,7 @@ pub(crate) struct Tile {
     /// Null, or one float a column.
     pub bias: *const f32,
     /// Packed memory to prefetch meanwhile, a cache line every four steps. Need not be valid.
+    #[cfg_attr(not(all(target_arch = "x86_64", not(ferrotron_portable))), expect(dead_code))]
     pub ahead: *const f32,
 }
 

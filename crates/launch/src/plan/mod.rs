@@ -163,10 +163,12 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// The ranks of this node.
     fn local(&mut self, hosts: Option<Pool>) -> Option<Local> {
         let (nodes, slots) = self.slots(hosts.as_ref());
         let node_rank = nodes.ok_or(()).and_then(|n| self.node_rank(n));
-        let (master_addr, master_port) = self.master(nodes.unwrap_or(1), node_rank.ok());
+        let first_host = hosts.as_ref().map(|h| remote::without_user(&h.list[0].name));
+        let (master_addr, master_port) = self.master(nodes.unwrap_or(1), node_rank.ok(), first_host);
         let max_restarts = self.number("max-restarts", 0..=u32::MAX);
         let grace = self.grace();
         let devices = match self.typed.get("visible-devices") {
@@ -224,6 +226,7 @@ impl Reader<'_> {
         self.typed.get("rdzv-id").unwrap_or("none").to_string()
     }
 
+    /// Threads of the CPU device for each rank, unless the user says: torchrun takes 1, this takes an even share.
     fn omp_threads(&mut self, ranks: usize) -> Option<usize> {
         if ranks == 1 || self.around.var("OMP_NUM_THREADS").is_some() {
             return None;
@@ -236,6 +239,7 @@ impl Reader<'_> {
         Some(threads)
     }
 
+    /// The program's word, without the leading packages of a module.
     fn program_word(&mut self) -> Option<(String, Vec<String>)> {
         let Some((word, args)) = self.typed.program.clone() else {
             let violation = Violation::new(Severity::Missing, &["PROGRAM"], "there is no program to run");
@@ -260,6 +264,7 @@ impl Reader<'_> {
         }
     }
 
+    /// A launcher on each of the hosts.
     fn remote(&mut self, hosts: Vec<HostSlots>) -> Option<Remote> {
         let grace = self.grace();
         let (word, args) = self.program_word()?;

@@ -8,6 +8,7 @@ use crate::hosts::{self, MAX_SLOTS};
 use crate::{port, remote};
 
 impl Reader<'_> {
+    /// `--nnodes`, as torchrun or deepspeed spell it.
     pub(super) fn nodes(&mut self) -> Result<usize, ()> {
         let text = match (self.typed.get("nnodes"), self.typed.get("num-nodes")) {
             (Some(a), Some(b)) if a != b => {
@@ -35,6 +36,7 @@ impl Reader<'_> {
         self.check("--nnodes", text, 1..=MAX_NODES).ok_or(())
     }
 
+    /// The number of nodes, and the ranks of each, as far as the flags tell.
     pub(super) fn slots(&mut self, hosts: Option<&Pool>) -> (Option<usize>, Option<Vec<usize>>) {
         let all = |slots: Vec<usize>| (Some(slots.len()), Some(slots));
         if let Some(hosts) = hosts {
@@ -64,6 +66,7 @@ impl Reader<'_> {
         all(vec![ranks; count])
     }
 
+    /// Which node this is: a flag, or what the scheduler set, if it speaks of as many nodes.
     pub(super) fn node_rank(&mut self, nodes: usize) -> Result<usize, ()> {
         let last = nodes - 1;
         let conf = self.rendezvous_rank();
@@ -79,20 +82,19 @@ impl Reader<'_> {
         if let Some(text) = self.around.var("NODE_RANK") {
             return self.check("the variable NODE_RANK", text, 0..=last).ok_or(());
         }
-        const PAIRS: [(&str, &str); 5] = [
+        // Each counts nodes only if the size beside it is that of the run; else it counts ranks, or jobs.
+        const PAIRS: [(&str, &str); 4] = [
             ("SLURM_NODEID", "SLURM_STEP_NUM_NODES"),
             ("SLURM_NODEID", "SLURM_NNODES"),
             ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
             ("PMI_RANK", "PMI_SIZE"),
-            ("VC_TASK_INDEX", "VC_TASK_NUM"),
         ];
-        for (rank, size) in PAIRS {
-            let Some(text) = self.around.var(rank) else { continue };
-            // Volcano states no size in older releases; the others must speak of nodes, not of ranks.
-            let speaks_of_nodes = self.around.var(size).map_or(rank == "VC_TASK_INDEX", |n| n == nodes.to_string());
-            if speaks_of_nodes {
-                return self.check(&format!("the variable {rank}"), text, 0..=last).ok_or(());
-            }
+        let counts_nodes = |size: &&(&str, &str)| self.around.var(size.1).is_some_and(|n| n == nodes.to_string());
+        let scheduler = PAIRS.iter().filter(counts_nodes).map(|(rank, _)| *rank);
+        let volcano = self.volcano_hosts(nodes).map(|_| "VC_TASK_INDEX");
+        let named = scheduler.chain(volcano).find_map(|name| Some((name, self.around.var(name)?)));
+        if let Some((name, text)) = named {
+            return self.check(&format!("the variable {name}"), text, 0..=last).ok_or(());
         }
         let what = format!("which of the {nodes} nodes is this? There is no --node-rank");
         let violation = Violation::new(Severity::Missing, &["--node-rank"], what)
@@ -105,6 +107,14 @@ impl Reader<'_> {
         Err(())
     }
 
+    /// The hosts of Volcano's task that has as many replicas as the run has nodes (`VC_<TASK>_HOSTS`). A job of several
+    /// tasks, master and workers, numbers each from 0: then its index is no node's number.
+    fn volcano_hosts(&self, nodes: usize) -> Option<Vec<&str>> {
+        let lists = self.around.env.iter().filter(|(k, _)| k.starts_with("VC_") && k.ends_with("_HOSTS"));
+        lists.map(|(_, v)| v.split(',').map(str::trim).collect::<Vec<_>>()).find(|hosts| hosts.len() == nodes)
+    }
+
+    /// `rank=` of `--rdzv-conf`.
     pub(super) fn rendezvous_rank(&mut self) -> Option<String> {
         let mut rank = None;
         for part in self.typed.get("rdzv-conf")?.split(',').filter(|p| !p.trim().is_empty()) {
@@ -117,7 +127,14 @@ impl Reader<'_> {
         rank
     }
 
-    pub(super) fn master(&mut self, nodes: usize, node_rank: Option<usize>) -> (Option<String>, Option<Port>) {
+    /// Where rank 0 listens. An endpoint wins over `--master-addr`, as in torchrun; then come the variables, the first
+    /// host of the hostfile, the first node of the scheduler.
+    pub(super) fn master(
+        &mut self,
+        nodes: usize,
+        node_rank: Option<usize>,
+        first_host: Option<String>,
+    ) -> (Option<String>, Option<Port>) {
         let backend = self.typed.get("rdzv-backend").unwrap_or("static");
         if !["static", "c10d"].contains(&backend) {
             self.fault(&["--rdzv-backend"], format!("--rdzv-backend {backend} is not offered"), "static or c10d");
@@ -152,7 +169,9 @@ impl Reader<'_> {
             .or_else(|| self.typed.get("master-addr").map(String::from))
             .or_else(|| self.around.var("MASTER_ADDR").map(String::from))
             .or_else(|| own.map(String::from))
+            .or(first_host.filter(|_| nodes > 1))
             .or_else(slurm)
+            .or_else(|| self.volcano_hosts(nodes).filter(|_| nodes > 1).map(|hosts| hosts[0].to_string()))
             .or_else(|| (nodes == 1).then(|| "127.0.0.1".to_string()));
         match &address {
             Some(name) if !hosts::is_host(name) => {

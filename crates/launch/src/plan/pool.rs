@@ -15,6 +15,7 @@ pub(super) struct Pool {
 }
 
 impl Reader<'_> {
+    /// The hosts of the run, if it is given deepspeed's way.
     pub(super) fn hosts(&mut self) -> Option<Pool> {
         let deepspeed = self.typed.has("deepspeed");
         let file = self.typed.get("hostfile").map(PathBuf::from);
@@ -62,6 +63,7 @@ impl Reader<'_> {
         }
     }
 
+    /// `--num-nodes` and `--num-gpus` over a hostfile.
     pub(super) fn shorten(&mut self, mut list: Vec<HostSlots>) -> Option<Vec<HostSlots>> {
         let nodes = self.number("num-nodes", 1..=MAX_NODES);
         let devices = self.number("num-gpus", 1..=MAX_SLOTS);
@@ -82,6 +84,7 @@ impl Reader<'_> {
         (nodes.is_ok() && devices.is_ok()).then_some(list)
     }
 
+    /// Ranks of this node by the flags of all launchers. `all_devices`: the default of deepspeed.
     pub(super) fn ranks_per_node(&mut self, all_devices: bool) -> Result<usize, ()> {
         let counts = self.around.counts;
         let named = ["nproc-per-node", "num-gpus", "local-worker-num"];

@@ -9,11 +9,13 @@ use ferrotron_config::{Severity, Violation};
 use super::Reader;
 
 impl Reader<'_> {
+    /// Notes a mistake.
     pub(super) fn fault(&mut self, flags: &[&str], what: String, legal: &str) {
         let violation = Violation::new(Severity::Invalid, flags, what);
         self.faults.push(if legal.is_empty() { violation } else { violation.legal(legal) });
     }
 
+    /// A text that must be a number in range; `label` is what the user wrote it for.
     pub(super) fn check<T: FromStr + PartialOrd + Display>(
         &mut self,
         label: &str,
@@ -30,6 +32,7 @@ impl Reader<'_> {
         }
     }
 
+    /// A flag that is a number; `Err(())` when it is given and wrong.
     pub(super) fn number<T: FromStr + PartialOrd + Display>(
         &mut self,
         name: &str,

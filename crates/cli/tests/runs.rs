@@ -1,0 +1,138 @@
+//! Whole runs of the program: precisions, guards, schedules, exits, and what it says when something is wrong.
+
+mod common;
+
+use common::{Temp, fail, losses, program, succeed, tiny};
+
+/// Losses of the training lines, as numbers.
+fn curve(log: &str) -> Vec<f64> {
+    let of = |l: &String| l.split('|').find_map(|f| f.trim().strip_prefix("lm loss: ").map(str::to_string));
+    losses(log).iter().filter(|l| l.starts_with("iteration")).filter_map(of).map(|v| v.parse().unwrap()).collect()
+}
+
+#[test]
+fn sixteen_bits_follow_thirty_two() {
+    // Mock documents count upwards, so the loss falls fast. 16-bit parameters round at 2^-8 (bf16) and 2^-11 (fp16); over
+    // twelve steps from a loss near ln 62 = 4.1 the curves stay within a few rounding steps of each other.
+    let f32s = curve(&succeed(&mut tiny("")));
+    let fp16 = curve(&succeed(&mut tiny("--fp16 --initial-loss-scale 1024")));
+    let bf16 = curve(&succeed(&mut tiny("--bf16")));
+    assert_eq!((f32s.len(), fp16.len(), bf16.len()), (12, 12, 12));
+    assert!(f32s[11] < f32s[0] - 0.2, "the loss falls: {f32s:?}");
+    for (a, bound, kind) in [(&bf16, 0.02, "bf16"), (&fp16, 0.005, "fp16")] {
+        let worst = a.iter().zip(&f32s).map(|(x, y)| (x - y).abs() / y).fold(0.0, f64::max);
+        assert!(worst < bound, "{kind} is off by {worst}: {a:?} against {f32s:?}");
+    }
+}
+
+#[test]
+fn fp16_overflow_skips_and_halves_the_scale() {
+    let log = succeed(&mut tiny("--fp16 --initial-loss-scale 4294967296 --hysteresis 1 --train-iters 24"));
+    assert!(log.contains("update skipped: gradients overflowed under the loss scale"), "{log}");
+    let scales: Vec<f64> = log
+        .lines()
+        .filter_map(|l| l.split('|').find_map(|f| f.trim().strip_prefix("loss scale: ")?.parse().ok()))
+        .collect();
+    assert!(scales.windows(2).take(3).all(|w| w[1] == w[0] / 2.0), "{scales:?}");
+    assert!(scales.last().unwrap() > &1.0);
+}
+
+#[test]
+fn thresholds_skip_updates() {
+    let spike = succeed(&mut tiny("--loss-spike-threshold 0.5"));
+    assert_eq!(spike.matches("is above --loss-spike-threshold 0.5").count(), 12, "{spike}");
+    let norm = succeed(&mut tiny("--grad-norm-skip-threshold 1e-6"));
+    assert_eq!(norm.matches("is above --grad-norm-skip-threshold").count(), 12, "{norm}");
+}
+
+#[test]
+fn a_loss_that_is_not_finite_stops_the_run() {
+    let (code, message) = fail(&mut tiny("--lr 1e30 --min-lr 1e30 --lr-warmup-iters 0 --clip-grad 0"));
+    assert_eq!(code, 1);
+    assert!(message.contains("is not finite") && message.contains("the last good iteration is"), "{message}");
+}
+
+#[test]
+fn recomputation_changes_nothing() {
+    let plain = losses(&succeed(&mut tiny("")));
+    for words in [
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2",
+        "--recompute-granularity full --recompute-method block --recompute-num-layers 1",
+        "--recompute-granularity selective",
+        "--recompute-granularity selective --recompute-modules core_attn mlp layernorm",
+    ] {
+        assert_eq!(losses(&succeed(&mut tiny(words))), plain, "{words}");
+    }
+}
+
+#[test]
+fn every_architecture_flag_trains() {
+    for words in [
+        "--position-embedding-type learned_absolute",
+        "--normalization LayerNorm --qk-layernorm --apply-layernorm-1p",
+        "--rotary-percent 0.5 --rotary-interleaved",
+        "--kv-channels 12 --rotary-base 500000",
+        "--use-rope-scaling",
+        "--add-qkv-bias",
+        "--window-size 8,0",
+        "--reset-position-ids --reset-attention-mask --eod-mask-loss",
+        "--optimizer sgd --sgd-momentum 0.9",
+        "--dataloader-type cyclic",
+        "--log-throughput --log-params-norm --log-num-zeros-in-grad --timing-log-level 2",
+    ] {
+        let curve = curve(&succeed(&mut tiny(words)));
+        assert!(curve.len() == 12 && curve[11] < curve[0], "{words}: {curve:?}");
+    }
+}
+
+#[test]
+fn batch_size_schedules() {
+    let ramp = succeed(&mut tiny("--rampup-batch-size 2 2 8 --global-batch-size 8 --train-iters 6"));
+    let sizes: Vec<&str> =
+        ramp.lines().filter_map(|l| l.split("global batch size:").nth(1)?.split('|').next()).collect();
+    let sizes: Vec<u64> = sizes.iter().map(|s| s.trim().parse().unwrap()).collect();
+    assert!(sizes[0] == 2 && sizes.last() == Some(&8) && sizes.is_sorted(), "{sizes:?}");
+}
+
+#[test]
+fn sigterm_with_the_handler_saves() {
+    use std::io::{BufRead, BufReader};
+    let t = Temp::new("sigterm");
+    let dir = t.path("ckpt");
+    let words = format!("--train-iters 100000 --exit-signal-handler --save {}", dir.display());
+    let mut child = tiny(&words).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    lines.find(|l| l.as_ref().unwrap().contains("iteration        3/")).unwrap().unwrap();
+    std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    let rest: Vec<String> = lines.map(|l| l.unwrap()).collect();
+    assert!(child.wait().unwrap().success());
+    assert!(rest.iter().any(|l| l.contains("exiting program after receiving SIGTERM")), "{rest:?}");
+    assert!(dir.join("latest_checkpointed_iteration.txt").exists());
+}
+
+#[test]
+fn mistakes_have_one_clear_answer_each() {
+    let (code, e) = fail(&mut tiny("--num-attention-heads 5 --lr-decay-style cosin --frobnicate"));
+    assert_eq!(code, 2);
+    for part in ["--frobnicate", "cosin", "mistakes"] {
+        assert!(e.contains(part), "{part} in {e}");
+    }
+    let (code, e) = fail(&mut tiny("--load /nonexistent/checkpoints"));
+    assert_eq!(code, 1);
+    assert!(e.contains("/nonexistent/checkpoints"), "{e}");
+    let (code, e) = fail(&mut tiny("--device npu"));
+    assert_eq!(code, 1);
+    assert!(e.contains("no npu device") && e.contains("to do:"), "{e}");
+    let (code, e) = fail(program().args(["--tensor-model-parallel-size", "2"]));
+    assert_eq!(code, 2, "{e}");
+}
+
+#[test]
+fn a_dry_run_and_a_printed_configuration() {
+    let dry = succeed(&mut tiny("--dry-run"));
+    assert!(dry.contains("can be trained"), "{dry}");
+    let json = succeed(&mut tiny("--print-config json"));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["config"]["model"]["num_layers"], 2);
+}
