@@ -171,6 +171,8 @@ const REFUSED: &[(&str, usize, &[&str])] = &[
     ("--finetune --override-ckpt-iteration 5", 1, &["--finetune starts at iteration 0"]),
     ("--ckpt-format fsdp_dtensor", 1, &["fsdp_dtensor is not there yet"]),
     ("--log-interval 4 --log-memory-interval 6", 1, &["6 % 4 = 2"]),
+    ("--prometheus-port 99999", 1, &["--prometheus-port 99999 is no port", "0 for a free one"]),
+    ("--profile --profile-step-start 5 --profile-step-end 5", 1, &["the profile has no iteration", "from 5 up to"]),
     ("--eval-iters=-1", 1, &["--eval-iters -1 is out of range"]),
     ("--exit-signal SIGKILL", 1, &["SIGKILL cannot end a run cleanly"]),
     // stages as forks state them
@@ -231,6 +233,7 @@ fn each_refusal_is_about_its_own_flags_only() {
             "layer-list",
             "ds-seq",
             "fsdp_dtensor",
+            "iterations-to-skip",
         ];
         let most = if double.iter().any(|d| flags.contains(d)) { 2 } else { 1 };
         assert!((1..=most).contains(&found), "{flags}: {}", faults(&argv, *ranks));

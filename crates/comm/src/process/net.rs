@@ -246,7 +246,9 @@ impl Net {
         }
         std::thread::scope(|s| {
             for peer in self.others() {
-                s.spawn(move || self.last_words(peer, &Header::of(Lane::Abort, why.len()), why.as_bytes()));
+                let tell = move || self.last_words(peer, &Header::of(Lane::Abort, why.len()), why.as_bytes());
+                // Without a thread the peer learns of it by the end of the connection.
+                let _ = std::thread::Builder::new().spawn_scoped(s, tell);
             }
         });
         self.failure.set(why);

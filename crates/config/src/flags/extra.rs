@@ -14,6 +14,10 @@ pub static OWN: Group = Group { name: "Ferrotron", source: Source::Ferrotron, fl
     Flag::new("--loss-spike-threshold", "loss_spike_threshold", Kind::Float, "Skip the update of a step whose loss exceeds this"),
     Flag::new("--grad-norm-skip-threshold", "grad_norm_skip_threshold", Kind::Float, "Skip the update of a step whose gradient norm exceeds this"),
     Flag::new("--eod-token", "eod_token", Kind::Str, "Token that ends documents, instead of the tokenizer's own"),
+    Flag::new("--report", "report", Kind::Str, "HTML page of the run, refreshed while training; report.html in --tensorboard-dir by default, none for no page"),
+    Flag::new("--prometheus-port", "prometheus_port", Kind::Int, "Serve the newest numbers at http://HOST:PORT/metrics; off by default"),
+    Flag::new("--console", "console", Kind::Str, "One line on standard error, over and over, when that is a terminal and standard output is none")
+        .of(&["auto", "off"]).or(Fallback::Str("auto")),
     Flag::new("--config", "config", Kind::Str, "Read flags from YAML files, later ones first; the command line wins over all").takes(Nargs::Some),
     Flag::new("--flash-attn-backend", "flash_attn_backend", Kind::Str, "Accepted for scripts that carry it (npu, cuda, ...)"),
 ] };
