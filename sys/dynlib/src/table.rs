@@ -104,6 +104,12 @@ macro_rules! table {
             /// Names of the optional functions.
             pub const OPTIONAL: &'static [&'static str] = &[$(stringify!($oname)),*];
 
+            /// Every function with the bytes of each argument and of its result: for checks against headers.
+            pub const SIGNATURES: &'static [(&'static str, &'static [usize], usize)] = &[
+                $((stringify!($rname), &[$(size_of::<$rty>()),*], 0 $(+ size_of::<$rret>())?),)*
+                $((stringify!($oname), &[$(size_of::<$oty>()),*], 0 $(+ size_of::<$oret>())?),)*
+            ];
+
             /// Finds every function in the first of the libraries that has it.
             pub fn load(
                 libraries: &[$crate::__Arc<$crate::Library>],
