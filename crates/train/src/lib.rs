@@ -16,9 +16,11 @@ pub mod setup;
 pub mod signals;
 pub mod step;
 pub mod trainer;
+pub mod world;
 
 pub use error::{Error, Result};
 pub use generate::{Sampling, generate};
 pub use progress::Progress;
 pub use run::{Ending, pretrain};
 pub use trainer::Trainer;
+pub use world::World;

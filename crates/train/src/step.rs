@@ -1,8 +1,7 @@
 //! One training step.
 
-use ferrotron_device::host;
 use ferrotron_executor::run;
-use ferrotron_optim::{Decision, StepStats, UpdateScalars, gather_params, reduce_gradients};
+use ferrotron_optim::{Decision, StepStats, UpdateScalars};
 use ferrotron_runtime::{Micro, MicroHost, stat};
 use ferrotron_schedule::{Pipe, one_f_one_b};
 
@@ -23,12 +22,16 @@ pub struct StepReport {
     pub samples: u64,
     /// Whether the update was applied, or why not.
     pub decision: Decision,
+    /// Some rank asks for an end of the run.
+    pub leave: bool,
 }
 
 impl Trainer {
     /// Reads a global batch, runs it forward and backward, and updates the parameters, or skips the update: decided
     /// once, from numbers that all ranks share. The host waits for the device once.
-    pub fn step(&mut self) -> Result<StepReport> {
+    ///
+    /// `leave` is this rank's wish to end the run; the report says whether any rank has it, so that all agree.
+    pub fn step(&mut self, leave: bool) -> Result<StepReport> {
         let batch = self.batches.current();
         self.cx.step = self.progress.iteration;
         self.cx.training = true;
@@ -43,10 +46,10 @@ impl Trainer {
         self.timers.stop("forward-backward");
 
         self.timers.start("all-grads-sync", 1);
-        reduce_gradients(&self.cx)?;
+        self.cx.finish_grads()?;
         self.timers.stop("all-grads-sync");
 
-        let stats = self.gather_stats()?;
+        let stats = self.gather_stats(leave)?;
         let report = self.judge(&stats, batch.running_global_batch_size)?;
         self.scaler.update(report.decision == Decision::Skip(ferrotron_optim::SkipReason::GradientOverflow));
         if report.decision == Decision::Apply {
@@ -65,6 +68,7 @@ impl Trainer {
     fn forward_backward(&mut self, micros: &[MicroHost]) -> Result<()> {
         let cx = &mut self.cx;
         cx.params.zero_grads(&*cx.device, &cx.stream)?;
+        cx.begin_grads(micros.len());
         cx.device.fill_bytes(&cx.stream, cx.stats.ptr(), cx.stats.bytes(), 0)?;
         cx.device.ops().fill(&cx.stream, self.scaler.scale(), &mut cx.loss_scale)?;
         let pp = &cx.groups.pp;
@@ -73,8 +77,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// All numbers that the host needs from a step, in one read.
-    fn gather_stats(&mut self) -> Result<Vec<f32>> {
+    /// All numbers that the host needs from a step, summed over all ranks, in one read.
+    fn gather_stats(&mut self, leave: bool) -> Result<Vec<f32>> {
         let cx = &self.cx;
         self.optimizer.gather_grad_squares(cx)?;
         if self.config.log.num_zeros_in_grad {
@@ -83,7 +87,10 @@ impl Trainer {
         if self.config.log.params_norm {
             self.optimizer.gather_param_squares(cx)?;
         }
-        Ok(host::read_f32(&*cx.device, &cx.stream, &cx.stats)?)
+        if leave {
+            cx.ops().fill(&cx.stream, 1.0, &mut cx.stat(stat::LEAVE))?;
+        }
+        Ok(cx.read_stats()?)
     }
 
     fn judge(&self, stats: &[f32], samples: u64) -> Result<StepReport> {
@@ -108,6 +115,7 @@ impl Trainer {
             params_norm: self.config.log.params_norm.then_some(f64::from(stats[stat::PARAM_SQUARES]).sqrt()),
             samples,
             decision,
+            leave: stats[stat::LEAVE] > 0.0,
         })
     }
 
@@ -123,7 +131,7 @@ impl Trainer {
             step: self.progress.updates,
         };
         self.optimizer.update(&self.cx, &update)?;
-        gather_params(&self.cx)?;
+        self.cx.gather_params()?;
         Ok(())
     }
 }
