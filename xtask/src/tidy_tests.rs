@@ -30,6 +30,8 @@ fn host_side_crates_and_the_registry() {
         ("checkpoint", "base", true),
         ("checkpoint", "device", false),
         ("tokenizer", "data", true),
+        ("sft", "tokenizer", true),
+        ("sft", "nn", false),
         ("tokenizer", "runtime", false),
         ("optim", "runtime", true),
         ("optim", "nn", false),
@@ -59,6 +61,8 @@ fn unsafe_only_where_it_belongs() {
     let good = "// SAFETY: it is there\nunsafe { f() }\n";
     assert_eq!(check("crates/cpu/src/a.rs", good), [0usize; 0]);
     assert_eq!(check("crates/nn/src/a.rs", good), [2]);
+    assert_eq!(check("crates/launch/src/raw.rs", good), [0usize; 0]);
+    assert_eq!(check("crates/launch/src/port.rs", good), [2]);
     assert_eq!(check("crates/cpu/src/a.rs", "unsafe { f() }\n"), [1]);
     assert_eq!(check("crates/cpu/src/a.rs", "let x =\n    unsafe\n    { f() };"), [2]);
     assert_eq!(check("crates/cpu/src/a.rs", "unsafe impl Send for X {}\n"), [1]);

@@ -278,11 +278,15 @@ impl Drop for Ranks {
     }
 }
 
-/// Shared-memory files of these processes.
-fn shared_files(ranks: &[Child]) -> Vec<PathBuf> {
-    let names: Vec<String> = ranks.iter().map(|c| format!("ferrotron-{}-", c.id())).collect();
-    let mine = |p: &PathBuf| p.file_name().is_some_and(|f| names.iter().any(|n| f.to_string_lossy().starts_with(n)));
-    std::fs::read_dir("/dev/shm").into_iter().flatten().flatten().map(|e| e.path()).filter(mine).collect()
+/// True when a process has a file of /dev/shm mapped.
+fn maps_shared_memory(c: &Child) -> bool {
+    std::fs::read_to_string(format!("/proc/{}/maps", c.id())).unwrap().contains(" /dev/shm/")
+}
+
+/// Files of /dev/shm that this user could have left there.
+fn shared_files() -> Vec<PathBuf> {
+    let files = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    files.map(|e| e.path()).filter(|p| p.to_string_lossy().contains("ferrotron")).collect()
 }
 
 fn signal(c: &Child, signal: i32) {
@@ -307,8 +311,8 @@ fn harmed(size: usize, transport: u8, timeout_ms: u64, victim: usize, harm: i32)
     for (r, l) in lines.iter_mut().enumerate() {
         assert!(l.any(|l| l == format!("RANK {r} runs")), "rank {r} did not start");
     }
-    let left = shared_files(&ranks.0);
-    assert!(left.is_empty(), "unlinked once all have opened it: {left:?}");
+    assert!(ranks.0.iter().all(|c| maps_shared_memory(c) == (transport == 1)));
+    assert_eq!(shared_files(), [""; 0].map(PathBuf::from), "the file has no name");
     signal(&ranks.0[victim], harm);
     let began = Instant::now();
     let mut said = vec![];

@@ -174,7 +174,9 @@ fn checked_names_both_calls_and_both_sites() {
     let e = &checked(|r, p, g, _| {
         let t = p.tensor(if r == 0 { DType::F32 } else { DType::BF16 }, &[1.0; 8]);
         let op = if r == 0 { P2p::Send(t, 1) } else { P2p::Recv(t, 0) };
-        g.exchange(&p.home, vec![op]).map(drop)
+        drop(g.exchange(&p.home, vec![op])?);
+        // A sender alone would not notice.
+        g.barrier()
     })[0];
     assert!(e.contains("send to rank 1 of 8 F32") && e.contains("receive from rank 0 of 8 BF16"), "{e}");
 

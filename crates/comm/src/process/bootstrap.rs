@@ -4,6 +4,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ferrotron_base::round_up;
@@ -156,17 +157,18 @@ pub(super) fn share(
         }
     };
     let ring = round_up(options.shm_ring.max(1), RING_UNIT);
-    // The first of the ranks makes the file; it is gone when `made` drops, at the latest on the way out of here.
+    // The first of the ranks makes the file, and has it open until all have it mapped.
     let leader = ranks[0];
     let name = format!("net/file/{leader}");
     let n = ranks.len();
+    let token = token(store)?;
     let mut made = None;
     let told = if n > 1 && leader == o.rank {
-        let file = format!("ferrotron-{}-{}", std::process::id(), String::from_utf8_lossy(&token(store)?));
-        let told = match shm::create(folder, &file, n, ring) {
-            Ok(both) => {
-                made = Some(both);
-                format!("ok {file}")
+        let told = match shm::create(folder, &token, n, ring) {
+            Ok((file, shared)) => {
+                let path = shm::path_of(&file);
+                made = Some((file, shared));
+                format!("ok {}", path.display())
             }
             Err(e) => format!("no {}", too_small(options, n, ring, &e)),
         };
@@ -178,10 +180,10 @@ pub(super) fn share(
         String::new()
     };
     let (shared, state) = match (made, told.split_once(' ').unwrap_or(("no", ""))) {
-        (Some((linked, shared)), _) => (Some((Some(linked), shared)), "ok".to_string()),
-        (None, ("ok", file)) => match shm::open(folder, file, n, ring) {
+        (Some((file, shared)), _) => (Some((Some(file), shared)), "ok".to_string()),
+        (None, ("ok", path)) => match shm::open(Path::new(path), &token, n, ring) {
             Ok(shared) => (Some((None, shared)), "ok".into()),
-            Err(e) => (None, format!("rank {} cannot open {}: {e}", o.rank, folder.join(file).display())),
+            Err(e) => (None, format!("rank {} cannot open {path}, made by rank {leader}: {e}", o.rank)),
         },
         (None, (_, why)) => (None, why.to_string()),
     };
@@ -195,9 +197,9 @@ pub(super) fn share(
     store.set(&format!("net/open/{}", o.rank), state.as_bytes())?;
     let keys: Vec<String> = ranks.iter().map(|r| format!("net/open/{r}")).collect();
     let states = store.multi_get(&keys.iter().map(String::as_str).collect::<Vec<_>>())?;
-    // All have opened it, or never will: its name goes now.
-    let shared = shared.map(|(linked, shared)| {
-        drop(linked);
+    // All have opened it, or never will: the maker's descriptor goes, and the memory with the last mapping.
+    let shared = shared.map(|(file, shared)| {
+        drop(file);
         shared
     });
     match states.iter().find(|s| s.as_slice() != b"ok") {

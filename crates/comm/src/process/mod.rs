@@ -8,8 +8,10 @@ mod bootstrap;
 mod engine;
 mod frame;
 mod interface;
+mod ledger;
 mod mailbox;
 mod net;
+mod report;
 mod shm;
 
 use std::collections::HashSet;
@@ -30,7 +32,8 @@ use crate::store::{Rendezvous, StoreError};
 use crate::{Communicator, Fabric, Options, Solo, place_in};
 
 use engine::MessageEngine;
-use net::{Net, NetLedger};
+use ledger::NetLedger;
+use net::Net;
 
 pub use interface::{Interface, interfaces};
 

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use ferrotron_device::{Error, Result};
 
 use super::frame::{HEADER, Header, Lane};
+use super::ledger::decode_check;
 use super::mailbox::{Key, Letter, Mailbox};
 use super::shm::{Receiver, Ring};
-use crate::checked::{self, Book, Entry, Ledger};
+use crate::checked::{Book, Ledger};
 use crate::failure::{Failure, lock};
 use crate::log::Log;
 
@@ -20,8 +21,6 @@ use crate::log::Log;
 pub(crate) const WRITE_TICK: Duration = Duration::from_millis(100);
 /// Telling a peer of a failure, or asking it for its history, may take this.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// How long answers to a time-out's questions are awaited.
-const ANSWERS: Duration = Duration::from_secs(1);
 /// Frames up to this are written at once with their header.
 const JOINED: usize = 8 << 10;
 
@@ -50,9 +49,9 @@ pub(crate) struct Net {
     rings: Vec<Option<Mutex<Ring>>>,
     /// Host and process of each rank.
     whereabouts: Vec<String>,
-    book: Option<Book>,
-    histories: Mutex<HashMap<usize, (Option<String>, String)>>,
-    answered: Condvar,
+    pub(super) book: Option<Book>,
+    pub(super) histories: Mutex<HashMap<usize, (Option<String>, String)>>,
+    pub(super) answered: Condvar,
     /// This process ends its links: a peer's end is no failure.
     closing: AtomicBool,
     /// The peers are being told of this rank's failure.
@@ -60,7 +59,7 @@ pub(crate) struct Net {
 }
 
 /// Separates the parts of a text frame.
-const UNIT: char = '\x1f';
+pub(super) const UNIT: char = '\x1f';
 
 impl Net {
     pub(crate) fn new(
@@ -109,7 +108,7 @@ impl Net {
     }
 
     /// A rank, with where it runs.
-    fn who(&self, rank: usize) -> String {
+    pub(super) fn who(&self, rank: usize) -> String {
         format!("rank {rank} ({})", self.whereabouts[rank])
     }
 
@@ -204,67 +203,12 @@ impl Net {
         self.mailbox.take(key, &self.failure, || self.present(key.1), late)
     }
 
-    /// Ends the waits with a report: asks all ranks what they do, and names those that are somewhere else.
-    fn late(&self, group: &str, ranks: &[usize], from: usize, waited: Duration) {
-        let mine = self.log.waits_in();
-        lock(&self.histories).clear();
-        for peer in self.others() {
-            self.last_words(peer, &Header::of(Lane::AskHistory, 0), &[]);
-        }
-        let began = Instant::now();
-        let mut answers = lock(&self.histories);
-        while answers.len() + 1 < self.size() && began.elapsed() < ANSWERS {
-            answers =
-                self.answered.wait_timeout(answers, Duration::from_millis(20)).unwrap_or_else(|e| e.into_inner()).0;
-        }
-        let here = mine.as_deref().and_then(place);
-        let state = |r: &usize| -> Option<String> {
-            let who = self.who(*r);
-            match answers.get(r) {
-                None => Some(format!("{who} does not answer: stopped, or its host is gone")),
-                Some((None, _)) => Some(format!("{who} waits in no collective: it is late")),
-                Some((Some(other), _)) => match (place(other), here) {
-                    // It waits with this rank, or is already further.
-                    (Some((group, n)), Some((ours, m))) if group == ours && n >= m => None,
-                    _ => Some(format!(
-                        "{who} waits in {other} instead: do the ranks use their groups in the same order?"
-                    )),
-                },
-            }
-        };
-        let others = ranks.iter().copied().filter(|r| *r != self.rank);
-        let mut missing: Vec<(usize, String)> = others.filter_map(|r| Some((r, state(&r)?))).collect();
-        if missing.is_empty() {
-            missing.push((from, format!("{} has not sent its part yet", self.who(from))));
-        }
-        let mut why = format!(
-            "{} waited {:.1} s in {}, in vain for {} of {} ranks: missing {:?}",
-            self.who(self.rank),
-            waited.as_secs_f64(),
-            mine.as_deref().unwrap_or(group),
-            missing.len(),
-            ranks.len(),
-            missing.iter().map(|m| m.0).collect::<Vec<_>>()
-        );
-        for (_, state) in &missing {
-            why.push('\n');
-            why.push_str(state);
-        }
-        let own = self.log.report();
-        for rank in 0..self.size() {
-            let text = if rank == self.rank { Some(&own) } else { answers.get(&rank).map(|a| &a.1) };
-            why.push_str(&text.map_or_else(|| format!("\nrank {rank}: no answer"), |t| format!("\n{t}")));
-        }
-        drop(answers);
-        self.abort(&why);
-    }
-
-    fn others(&self) -> impl Iterator<Item = usize> + use<'_> {
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> + use<'_> {
         (0..self.size()).filter(|r| *r != self.rank)
     }
 
     /// Sends a frame to a peer that may be stopped: tries, but not for long.
-    fn last_words(&self, to: usize, header: &Header, bytes: &[u8]) {
+    pub(super) fn last_words(&self, to: usize, header: &Header, bytes: &[u8]) {
         let Ok(link) = self.link(to) else { return };
         let began = Instant::now();
         let over = || began.elapsed() >= LAST_WORDS;
@@ -302,7 +246,9 @@ impl Net {
         }
         std::thread::scope(|s| {
             for peer in self.others() {
-                s.spawn(move || self.last_words(peer, &Header::of(Lane::Abort, why.len()), why.as_bytes()));
+                let tell = move || self.last_words(peer, &Header::of(Lane::Abort, why.len()), why.as_bytes());
+                // Without a thread the peer learns of it by the end of the connection.
+                let _ = std::thread::Builder::new().spawn_scoped(s, tell);
             }
         });
         self.failure.set(why);
@@ -417,66 +363,5 @@ impl Net {
             std::thread::sleep(Duration::from_millis(1));
         }
         sockets().for_each(|l| drop(l.socket.shutdown(Shutdown::Both)));
-    }
-}
-
-/// Group and sequence of a call as the log describes it: `dp #7 all_reduce …`.
-fn place(call: &str) -> Option<(&str, u64)> {
-    let (group, rest) = call.split_once(" #")?;
-    Some((group, rest.split(' ').next()?.parse().ok()?))
-}
-
-/// The ledger of a process: its own calls meet those that the peers' frames bring.
-pub(crate) struct NetLedger(pub(crate) Arc<Net>);
-
-impl Ledger for NetLedger {
-    fn post(&self, me: usize, peer: usize, lane: &checked::Lane, entry: &Entry) -> Result<(), String> {
-        let bytes = encode_check(lane, entry);
-        let header = Header::of(Lane::Check, bytes.len());
-        // The way that data takes, and before it: a difference is found before the call that it spoils.
-        self.0.send(peer, &header, bytes.as_bytes()).map_err(|e| e.to_string())?;
-        self.0.book.as_ref().map_or(Ok(()), |book| book.post(me, peer, lane, entry))
-    }
-}
-
-fn encode_check(lane: &checked::Lane, entry: &Entry) -> String {
-    let lane = match lane {
-        checked::Lane::Collectives => String::new(),
-        checked::Lane::Messages { group, from, to } => format!("{from}{UNIT}{to}{UNIT}{group}"),
-    };
-    let mut out = format!("{}{UNIT}{}{UNIT}{}{UNIT}{}", entry.gives, entry.takes, entry.same, entry.call);
-    if !lane.is_empty() {
-        out.push(UNIT);
-        out.push_str(&lane);
-    }
-    out
-}
-
-fn decode_check(text: &str) -> Option<(checked::Lane, Entry)> {
-    let mut parts = text.split(UNIT);
-    let (gives, takes) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    let (same, call) = (parts.next()?.to_string(), parts.next()?.to_string());
-    let lane = match (parts.next(), parts.next(), parts.next()) {
-        (Some(from), Some(to), Some(group)) => {
-            checked::Lane::Messages { group: group.into(), from: from.parse().ok()?, to: to.parse().ok()? }
-        }
-        _ => checked::Lane::Collectives,
-    };
-    Some((lane, Entry { call, same, gives, takes }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn checks_round_trip() {
-        let entry = Entry { call: "a b".into(), same: "c".into(), gives: 3, takes: 0 };
-        for lane in [checked::Lane::Collectives, checked::Lane::Messages { group: "pp [0, 1]".into(), from: 1, to: 0 }]
-        {
-            assert_eq!(decode_check(&encode_check(&lane, &entry)), Some((lane, entry.clone())));
-        }
-        assert_eq!(decode_check("x"), None);
-        assert_eq!(place("dp #7 all_reduce of 3 F32 at a.rs:1"), Some(("dp", 7)));
     }
 }

@@ -6,6 +6,7 @@
 mod client;
 mod rendezvous;
 mod server;
+mod state;
 pub mod wire;
 
 use std::time::Duration;

@@ -57,6 +57,11 @@ impl Map {
         Ok(Map { base: p.cast(), len, n, ring })
     }
 
+    /// Bytes of the file that are mapped.
+    pub(super) fn bytes(&self) -> usize {
+        self.len
+    }
+
     fn at(&self, offset: usize) -> *mut u8 {
         assert!(offset < self.len, "offset {offset} in a map of {}", self.len);
         // SAFETY: inside the mapping.

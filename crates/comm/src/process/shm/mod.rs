@@ -1,7 +1,8 @@
 //! Shared memory between the processes of a host: one ring for each sender and receiver, and a bell for each receiver.
 //!
-//! The file is unlinked as soon as all have it mapped, so nothing is left behind, however a process ends. Its memory is
-//! reserved at once (`fallocate`): a `/dev/shm` that is too small is an error at the start and not a SIGBUS later.
+//! The file never has a name: the others open it through the maker's descriptor in `/proc`. So nothing is left behind,
+//! at whatever moment a process is killed. Its memory is reserved at once (`fallocate`): a `/dev/shm` that is too small is
+//! an error at the start and not a SIGBUS later.
 
 mod futex;
 mod map;
@@ -9,7 +10,8 @@ mod ring;
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,16 +19,6 @@ pub(crate) use ring::Receiver;
 pub(crate) use ring::Ring;
 
 use map::Map;
-
-/// A file that is deleted when this drops.
-pub(crate) struct Linked(PathBuf);
-
-impl Drop for Linked {
-    fn drop(&mut self) {
-        // It may be gone already.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
 
 /// Mapped shared memory of `n` processes.
 pub(crate) struct Shared {
@@ -39,24 +31,32 @@ pub(crate) fn place(folder: &Path) -> io::Result<String> {
     Ok(format!("{} {}", boot.trim(), std::fs::metadata(folder)?.dev()))
 }
 
-/// Makes the file for `n` processes with rings of `ring` bytes.
-pub(crate) fn create(folder: &Path, name: &str, n: usize, ring: usize) -> io::Result<(Linked, Shared)> {
-    let path = folder.join(name);
-    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-    let linked = Linked(path);
+/// Makes the file for `n` processes with rings of `ring` bytes, with a token behind them. It must stay open until all
+/// have opened it.
+pub(crate) fn create(folder: &Path, token: &[u8], n: usize, ring: usize) -> io::Result<(File, Shared)> {
+    let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_TMPFILE).mode(0o600).open(folder)?;
     let bytes = map::bytes(n, ring).ok_or(io::ErrorKind::StorageFull)?;
     map::reserve(&file, bytes)?;
-    Ok((linked, open_file(&file, n, ring)?))
+    file.write_all_at(token, bytes as u64)?;
+    let map = Arc::new(Map::new(&file, n, ring)?);
+    Ok((file, Shared { map }))
 }
 
-/// Opens what [`create`] made.
-pub(crate) fn open(folder: &Path, name: &str, n: usize, ring: usize) -> io::Result<Shared> {
-    let file = OpenOptions::new().read(true).write(true).open(folder.join(name))?;
-    open_file(&file, n, ring)
+/// Where other processes find a file of this one.
+pub(crate) fn path_of(file: &File) -> PathBuf {
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into()
 }
 
-fn open_file(file: &File, n: usize, ring: usize) -> io::Result<Shared> {
-    Ok(Shared { map: Arc::new(Map::new(file, n, ring)?) })
+/// Opens what [`create`] made. Where process numbers mean something else, the token is not there.
+pub(crate) fn open(path: &Path, token: &[u8], n: usize, ring: usize) -> io::Result<Shared> {
+    let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let map = Arc::new(Map::new(&file, n, ring)?);
+    let mut theirs = vec![0; token.len()];
+    file.read_exact_at(&mut theirs, map.bytes() as u64)?;
+    if theirs != token {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is of another job"));
+    }
+    Ok(Shared { map })
 }
 
 /// Bytes that [`create`] needs, for messages.
