@@ -21,6 +21,7 @@ pub mod world;
 pub use error::{Error, Result};
 pub use generate::{Sampling, generate};
 pub use progress::Progress;
-pub use run::{Ending, pretrain};
+pub use run::{Ending, Rank, pretrain};
+pub use signals::Signals;
 pub use trainer::Trainer;
 pub use world::World;

@@ -179,7 +179,8 @@ fn sources(c: &Config, datasets: Datasets, cx: &Ctx) -> Result<Sources> {
         use ferrotron_data::Dataset;
         let Some(set) = set.filter(|s| !s.is_empty()) else { return Ok(None) };
         let sampler = Sampler::new(order, set.len(), micro_batch_size, dp.size())?;
-        Ok(Some(BatchSource::new(name, set, sampler, dp.rank(), dp.size())))
+        let source = BatchSource::new(name, set, sampler, dp.rank(), dp.size());
+        Ok(Some(source.per_token(c.parallel.per_token_loss)))
     };
     let (train, eval) = (c.train.micro_batch_size, c.eval.micro_batch_size);
     Ok(Sources {

@@ -12,8 +12,8 @@ use ferrotron_telemetry::Timers;
 use ferrotron_tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
-use crate::{Progress, World};
 use crate::batch::BatchSource;
+use crate::{Progress, World};
 
 /// A rank in training. Made by [`Trainer::new`] in [`crate::setup`].
 pub struct Trainer {

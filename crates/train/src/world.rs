@@ -7,7 +7,7 @@ use ferrotron_comm::{Fabric, Options, ThreadWorld};
 use ferrotron_config::settings::ParallelConfig;
 use ferrotron_device::Device;
 use ferrotron_runtime::{Ctx, Groups};
-use ferrotron_schedule::mesh::{Axis, Layout, Mesh, Order};
+use ferrotron_schedule::{Axis, Layout, Mesh, Order};
 
 use crate::{Error, Result};
 
