@@ -99,12 +99,23 @@ pub struct Options {
     pub checked: bool,
     /// How many collectives a rank remembers for reports.
     pub history: usize,
+    /// A mistake to make on purpose: tests show that they would find it.
+    pub fault: Option<Fault>,
+}
+
+/// Events that a communicator could forget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The collective does not wait for the home stream's work.
+    NoWaitForHome,
+    /// The home stream does not wait for the collective.
+    NoWaitForResult,
 }
 
 impl Default for Options {
-    /// Ten minutes, as Megatron; unchecked; 16 collectives.
+    /// Ten minutes, as Megatron; unchecked; 16 collectives; no fault.
     fn default() -> Options {
-        Options { timeout: Duration::from_secs(600), checked: false, history: 16 }
+        Options { timeout: Duration::from_secs(600), checked: false, history: 16, fault: None }
     }
 }
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ferrotron_device::{Device, Error, Pending, Result, Stream, StreamRole};
+use ferrotron_device::{Device, Error, Event, Pending, Result, Stream, StreamRole};
 
 use crate::log::{Log, describe};
 use crate::raw::{RawCall, RawP2p};
-use crate::{Collective, Communicator, Kind, P2p, Site};
+use crate::{Collective, Communicator, Fault, Kind, P2p, Site};
 
 /// Blocking collectives on host memory, as the stream runs them. All memory may be used until the call returns, and
 /// no rank touches it after that.
@@ -32,6 +32,7 @@ pub(crate) struct Member {
     log: Arc<Log>,
     calls: AtomicU64,
     barriers: AtomicU64,
+    fault: Option<Fault>,
 }
 
 impl Member {
@@ -42,6 +43,7 @@ impl Member {
         (rank, size): (usize, usize),
         engine: Arc<dyn Engine>,
         log: Arc<Log>,
+        fault: Option<Fault>,
     ) -> Result<Member> {
         let info = device.info();
         if !info.computes || !info.name.starts_with("cpu") {
@@ -53,7 +55,12 @@ impl Member {
         }
         let stream = device.stream(StreamRole::Comm)?;
         let (calls, barriers) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Member { name: name.into(), rank, size, stream, engine, log, calls, barriers })
+        Ok(Member { name: name.into(), rank, size, stream, engine, log, calls, barriers, fault })
+    }
+
+    /// Happens when all that was enqueued is done.
+    fn done(&self) -> Event {
+        if self.fault == Some(Fault::NoWaitForResult) { Event::done() } else { self.stream.record() }
     }
 
     /// Runs `work` when the stream reaches it, after what `home` has now.
@@ -63,7 +70,9 @@ impl Member {
         what: String,
         work: impl FnOnce(&dyn Engine) -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        self.stream.wait(&home.record());
+        if self.fault != Some(Fault::NoWaitForHome) {
+            self.stream.wait(&home.record());
+        }
         let id = self.log.enqueued(what);
         let (engine, log) = (self.engine.clone(), self.log.clone());
         self.stream.enqueue(Box::new(move || logged(&*engine, &log, id, work)))
@@ -114,7 +123,7 @@ impl Communicator for Member {
         let what = describe(&self.name, sequence, raw.kind(), Some((main.numel(), main.dtype())), site);
         self.enqueue(home, what, move |engine| engine.run(sequence, &raw))?;
         let (out, keep) = call.into_tensors();
-        Ok(Pending::new(out, keep, self.stream.record(), home))
+        Ok(Pending::new(out, keep, self.done(), home))
     }
 
     fn start_exchange(&self, home: &Stream, ops: Vec<P2p>, site: Site) -> Result<Vec<Pending>> {
@@ -134,7 +143,7 @@ impl Communicator for Member {
         }
         what.push(')');
         self.enqueue(home, what, move |engine| engine.exchange(&raw))?;
-        let done = self.stream.record();
+        let done = self.done();
         let tensor = |op| match op {
             P2p::Send(t, _) | P2p::Recv(t, _) => t,
         };

@@ -295,6 +295,14 @@ fn rank_zero_serves_until_all_have_left() {
 }
 
 #[test]
+fn ranks_alone_do_not_collide() {
+    let alone =
+        || Rendezvous::join(RendezvousOptions { served: false, ..options(0, 1, 29500, &Arc::default()) }).unwrap();
+    let (a, b) = (alone(), alone());
+    assert_ne!(a.served_port(), b.served_port());
+}
+
+#[test]
 fn contradictions_of_ranks_are_errors() {
     let s = server();
     let heard = Arc::default();

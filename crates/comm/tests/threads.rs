@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
-use ferrotron_comm::{Communicator, Fabric, Options, P2p, ReduceOp, ThreadWorld};
+use ferrotron_comm::{Communicator, Fabric, Fault, Options, P2p, ReduceOp, ThreadWorld};
 use ferrotron_cpu::StreamMode;
 use ferrotron_device::DType;
 
@@ -32,6 +32,16 @@ fn every_collective_is_the_ordered_loop() {
                 assert_same(got, &expected(r, size), &format!("rank {r} of {size}, run {run}"));
             }
         }
+    }
+}
+
+#[test]
+fn a_forgotten_event_is_a_wrong_number() {
+    for fault in [Fault::NoWaitForHome, Fault::NoWaitForResult] {
+        let world = ThreadWorld::new(2, Options { fault: Some(fault), ..Options::default() });
+        let got = on_threads(2, |r| program(&world.rank(r), &Place::new(streams(3, r))));
+        let wrong = got.iter().enumerate().any(|(r, got)| *got != expected(r, 2));
+        assert!(wrong, "{fault:?} went unnoticed");
     }
 }
 

@@ -50,3 +50,79 @@ impl GptShape {
         self.flops_per_iteration(batch_size) / (seconds * 1e12 * world_size as f64)
     }
 }
+
+/// What a model has besides its matrices, for [`GptShape::parameters`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParameterOptions {
+    /// Rows of learned positions; 0 with rotary or no positions.
+    pub learned_positions: u64,
+    /// All linear layers have biases, the QKV projection included.
+    pub linear_bias: bool,
+    /// The QKV projection has a bias although the others have none (`--add-qkv-bias`).
+    pub qkv_bias: bool,
+    /// Parameters of one norm for each channel: 2 for LayerNorm, 1 for RMSNorm.
+    pub norm_parameters: u64,
+    /// Queries and keys are normalised for each head (`--qk-layernorm`).
+    pub qk_layernorm: bool,
+    /// Embedding and head are one matrix.
+    pub tied_embeddings: bool,
+}
+
+impl GptShape {
+    /// Parameters of the whole model. Exact: the numbers of the initialised model.
+    pub fn parameters(&self, o: &ParameterOptions) -> u64 {
+        let (h, f) = (self.hidden_size, self.ffn_hidden_size);
+        let query = self.kv_channels * self.num_attention_heads;
+        let qkv = query + 2 * self.kv_channels * self.num_query_groups;
+        let first = if self.gated_mlp { 2 * f } else { f };
+        let weights = h * qkv + query * h + h * first + f * h;
+        let biases = match (o.linear_bias, o.qkv_bias) {
+            (true, _) => qkv + h + first + h,
+            (false, true) => qkv,
+            (false, false) => 0,
+        };
+        let norms = 2 * o.norm_parameters * h;
+        let head_norms = if o.qk_layernorm { 2 * o.norm_parameters * self.kv_channels } else { 0 };
+        let embeddings = self.padded_vocab_size * h * if o.tied_embeddings { 1 } else { 2 };
+        let outside = embeddings + o.learned_positions * h + o.norm_parameters * h;
+        self.num_layers * (weights + biases + norms + head_norms) + outside
+    }
+
+    /// Operations of an iteration when the attention core is counted over the whole square, as releases before 2025 and the
+    /// papers of 2021 and 2022 do: 72·B·s·L·h²·(1 + s/6h + V/12Lh) for the shape of GPT-3.
+    pub fn flops_per_iteration_full_square(&self, batch_size: u64) -> f64 {
+        let core =
+            self.num_layers as f64 * (self.kv_channels * self.num_attention_heads) as f64 * self.seq_length as f64;
+        self.flops_per_iteration(batch_size) + 6.0 * core * batch_size as f64 * self.seq_length as f64
+    }
+
+    /// The same with a second forward pass of all layers (full recomputation): what the hardware computes, of which HFU is made.
+    /// (arXiv 2104.04473 equation 3: 96·B·s·L·h²·(1 + s/6h + V/16Lh).)
+    pub fn hardware_flops_per_iteration(&self, batch_size: u64) -> f64 {
+        let tokens = batch_size as f64 * self.seq_length as f64;
+        let logits = 6.0 * tokens * (self.hidden_size * self.padded_vocab_size) as f64;
+        let layers = self.flops_per_iteration_full_square(batch_size) - logits;
+        layers * 4.0 / 3.0 + logits
+    }
+}
+
+/// Model FLOPs utilisation: the share of the peak that `flops` operations in `seconds` on `devices` devices are, 0 to 1.
+pub fn utilisation(flops: f64, seconds: f64, devices: u64, peak_tflops: f64) -> f64 {
+    flops / (seconds * devices as f64 * peak_tflops * 1e12)
+}
+
+/// Peak of dense 16-bit products in TFLOP/s, for devices whose data sheet is unambiguous. `name` is the driver's text.
+pub fn peak_tflops(name: &str) -> Option<f64> {
+    const PEAKS: [(&str, f64); 8] = [
+        // The first hit counts: narrower names first.
+        ("H100 PCIe", 756.0),
+        ("GH200", 989.4),
+        ("H200", 989.4),
+        ("H100", 989.4),
+        ("H800", 989.4),
+        ("A100", 312.0),
+        ("A800", 312.0),
+        ("V100", 125.0),
+    ];
+    PEAKS.iter().find(|(part, _)| name.contains(part)).map(|(_, peak)| *peak)
+}

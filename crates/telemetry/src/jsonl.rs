@@ -19,7 +19,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    fn push_json(&self, out: &mut String) {
+    pub(crate) fn push_json(&self, out: &mut String) {
         match self {
             Metric::Int(value) => out.push_str(&value.to_string()),
             Metric::Float(value) if value.is_finite() => out.push_str(&format!("{value:?}")),
@@ -30,7 +30,8 @@ impl Metric {
     }
 }
 
-fn push_json_string(text: &str, out: &mut String) {
+/// A JSON string with its quotes.
+pub(crate) fn push_json_string(text: &str, out: &mut String) {
     out.push('"');
     for c in text.chars() {
         match c {

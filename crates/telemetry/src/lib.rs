@@ -3,28 +3,43 @@
 //! Everything here turns numbers into text or bytes. Nothing decides which rank prints, and there is no global state:
 //! one rank owns its [`Timers`], [`IntervalStats`] and writers.
 
+pub mod console;
 pub mod curve;
 pub mod flops;
 pub mod jsonl;
 pub mod lines;
+pub mod progress_log;
+pub mod prometheus;
+mod proto;
 pub mod pyfmt;
+pub mod report;
 pub mod stats;
+pub mod step;
 pub mod tensorboard;
 pub mod timers;
 pub mod timestamp;
+pub mod trace;
 pub mod training_line;
+pub mod wandb;
 
 use std::io;
 use std::path::PathBuf;
 
+pub use console::Console;
 pub use curve::{Curve, Glyphs};
 pub use flops::GptShape;
 pub use jsonl::{JsonlWriter, Metric};
+pub use progress_log::{ProgressLog, Standing};
+pub use prometheus::{Endpoint, EndpointError};
+pub use report::{Report, RunState};
 pub use stats::{IntervalState, IntervalStats};
+pub use step::StepMetrics;
 pub use tensorboard::{EventWriter, Scalar, TrainingScalars, ValidationScalars};
 pub use timers::{TimerReport, Timers};
 pub use timestamp::Timestamp;
+pub use trace::Trace;
 pub use training_line::TrainingLine;
+pub use wandb::{WandbNames, WandbRun};
 
 /// A metrics file that cannot be written.
 #[derive(Debug, thiserror::Error)]

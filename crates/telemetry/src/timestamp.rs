@@ -39,6 +39,25 @@ impl From<SystemTime> for Timestamp {
     }
 }
 
+impl Timestamp {
+    /// Seconds since 1970 of `YYYY-mm-dd HH:MM:SS`, with or without a fraction, in UTC.
+    pub fn parse_seconds(text: &str) -> Option<i64> {
+        let (date, time) = text.trim().split_once(' ')?;
+        let number = |part: &str| part.parse::<u32>().ok().map(i64::from);
+        let mut date = date.splitn(3, '-').map(number);
+        let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+        let mut time = time.split('.').next()?.splitn(3, ':').map(number);
+        let (hour, minute, second) = (time.next()??, time.next()??, time.next()??);
+        if !(1970..10_000).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+            return None;
+        }
+        // Days since 0000-03-01, with March as the first month: leap days come last.
+        let (y, m) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+        let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1 - 719_468;
+        Some(days * 86_400 + hour * 3600 + minute * 60 + second)
+    }
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const MICROS_PER_DAY: i64 = 86_400_000_000;
@@ -84,6 +103,18 @@ mod tests {
             (4_107_542_400_000_000, "2100-03-01 00:00:00.000000"),
         ] {
             assert_eq!(Timestamp::from_micros(micros).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn parsing_inverts_printing() {
+        for seconds in [0, 86_399, 951_782_400, 1_709_251_199, 1_767_225_600, 4_107_542_400] {
+            let text = Timestamp::from_micros(seconds * 1_000_000).to_string();
+            assert_eq!(Timestamp::parse_seconds(&text), Some(seconds), "{text}");
+        }
+        for bad in ["", "2026-01-01", "2026-13-01 00:00:00", "2026-01-01 00:00", "x-y-z 1:2:3", "99999999999-1-1 0:0:0"]
+        {
+            assert_eq!(Timestamp::parse_seconds(bad), None, "{bad}");
         }
     }
 

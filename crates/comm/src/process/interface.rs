@@ -62,6 +62,10 @@ pub(crate) fn select(wanted: &str, have: &[Interface]) -> Result<IpAddr, Process
         if let Some(ip) = of_it().find(IpAddr::is_ipv4).or_else(|| of_it().find(usable)) {
             return Ok(ip);
         }
+        // An address that no interface lists may be this host's all the same: 127.0.0.2.
+        if let Some(ip) = want.parse().ok().filter(|ip: &IpAddr| TcpListener::bind((*ip, 0)).is_ok()) {
+            return Ok(ip);
+        }
     }
     let have: Vec<String> = have.iter().map(|i| format!("{} {}", i.name, i.ip)).collect();
     Err(ProcessError::Interface { wanted: wanted.into(), have: have.join(", ") })
@@ -103,7 +107,8 @@ mod tests {
         assert_eq!(select("nope, ib0,lo", &have).unwrap().to_string(), "10.0.0.9");
         assert_eq!(select("eth0", &have).unwrap().to_string(), "fd00::2");
         assert_eq!(select("127.0.0.1", &have).unwrap().to_string(), "127.0.0.1");
-        let e = select("eth7", &have).unwrap_err().to_string();
+        assert_eq!(select("127.0.0.2", &have).unwrap().to_string(), "127.0.0.2");
+        let e = select("eth7,192.0.2.1", &have).unwrap_err().to_string();
         assert!(e.contains("eth7") && e.contains("ib0 10.0.0.9"), "{e}");
     }
 }

@@ -29,7 +29,7 @@ use crate::checked::Checked;
 use crate::failure::lock;
 use crate::member::Member;
 use crate::store::{Rendezvous, StoreError};
-use crate::{Communicator, Fabric, Options, Solo, place_in};
+use crate::{Communicator, Fabric, Fault, Options, Solo, place_in};
 
 use engine::MessageEngine;
 use ledger::NetLedger;
@@ -136,6 +136,7 @@ pub struct ProcessWorld {
     readers: Vec<JoinHandle<()>>,
     rings: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
     notices: Vec<String>,
+    fault: Option<Fault>,
 }
 
 impl ProcessWorld {
@@ -158,7 +159,8 @@ impl ProcessWorld {
         }
         let net = Net::new(o.rank, &options.comm, sockets, rings, met.whereabouts().to_vec());
         let net = Arc::new(net.map_err(system("setting up the connections"))?);
-        let mut world = ProcessWorld { net, groups: Mutex::default(), readers: vec![], rings: None, notices };
+        let (groups, fault) = (Mutex::default(), options.comm.fault);
+        let mut world = ProcessWorld { net, groups, readers: vec![], rings: None, notices, fault };
         for peer in (0..o.world).filter(|p| *p != o.rank) {
             let net = world.net.clone();
             let reader = std::thread::Builder::new().name(format!("from rank {peer}"));
@@ -227,7 +229,8 @@ impl Fabric for ProcessWorld {
             return Err(Error::mismatch("group", "name and purpose", "one not made before", (name, purpose)));
         }
         let engine = Arc::new(MessageEngine::new(self.net.clone(), id, name, ranks, place));
-        let member = Arc::new(Member::new(device, name, (place, ranks.len()), engine, self.net.log.clone())?);
+        let (place, log) = ((place, ranks.len()), self.net.log.clone());
+        let member = Arc::new(Member::new(device, name, place, engine, log, self.fault)?);
         if !self.net.is_checked() {
             return Ok(member);
         }

@@ -13,7 +13,7 @@ use crate::checked::{Book, Checked};
 use crate::failure::{Failure, lock};
 use crate::log::Log;
 use crate::member::Member;
-use crate::{Communicator, Fabric, Options, Solo, place_in};
+use crate::{Communicator, Fabric, Fault, Options, Solo, place_in};
 
 use engine::{Shared, ThreadEngine};
 
@@ -28,6 +28,7 @@ pub(crate) struct World {
     groups: Mutex<HashMap<Key, Arc<Shared>>>,
     made: Mutex<HashSet<(usize, Key)>>,
     book: Option<Arc<Book>>,
+    fault: Option<Fault>,
 }
 
 impl World {
@@ -79,6 +80,7 @@ impl ThreadWorld {
             groups: Mutex::default(),
             made: Mutex::default(),
             book: options.checked.then(Arc::default),
+            fault: options.fault,
         }))
     }
 
@@ -130,7 +132,8 @@ impl Fabric for ThreadRank {
         let shared = lock(&self.world.groups).entry(key).or_insert_with(|| Shared::new(name, ranks)).clone();
         let engine = Arc::new(ThreadEngine::new(self.world.clone(), shared, place));
         let log = self.world.logs[self.rank].clone();
-        let member = Arc::new(Member::new(device, name, (place, ranks.len()), engine, log)?);
+        let place = (place, ranks.len());
+        let member = Arc::new(Member::new(device, name, place, engine, log, self.world.fault)?);
         Ok(match &self.world.book {
             None => member,
             Some(book) => Arc::new(Checked::new(member, &format!("{name}/{purpose}"), ranks, book.clone())),

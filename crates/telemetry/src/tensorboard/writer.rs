@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use super::crc32c::masked;
 use super::tags::Scalar;
 use crate::MetricsFileError;
+use crate::proto::{put_bytes, put_double, put_float, put_int};
 use crate::timestamp::Timestamp;
 
 /// Writes scalars into one event file. Each call of [`EventWriter::write`] reaches the operating system at once.
@@ -87,40 +88,7 @@ fn scalar_event(wall_time: f64, scalar: &Scalar) -> Vec<u8> {
     put_bytes(&mut summary, 1, &value);
     let mut event = Vec::new();
     put_double(&mut event, 1, wall_time);
-    if scalar.step != 0 {
-        // proto3 leaves out fields with their default value
-        put_key(&mut event, 2, 0);
-        put_varint(&mut event, scalar.step);
-    }
+    put_int(&mut event, 2, scalar.step);
     put_bytes(&mut event, 5, &summary);
     event
-}
-
-fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-/// Field number and wire type: 0 varint, 1 eight bytes, 2 length-delimited, 5 four bytes.
-fn put_key(out: &mut Vec<u8>, field: u64, wire_type: u64) {
-    put_varint(out, field << 3 | wire_type);
-}
-
-fn put_double(out: &mut Vec<u8>, field: u64, value: f64) {
-    put_key(out, field, 1);
-    out.extend(value.to_le_bytes());
-}
-
-fn put_float(out: &mut Vec<u8>, field: u64, value: f32) {
-    put_key(out, field, 5);
-    out.extend(value.to_le_bytes());
-}
-
-fn put_bytes(out: &mut Vec<u8>, field: u64, bytes: &[u8]) {
-    put_key(out, field, 2);
-    put_varint(out, bytes.len() as u64);
-    out.extend(bytes);
 }

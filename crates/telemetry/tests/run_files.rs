@@ -1,0 +1,196 @@
+//! The files of a run beside TensorBoard: the HTML page, the Chrome trace, progress.txt, the Weights & Biases folder.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ferrotron_telemetry::{
+    ProgressLog, Report, RunState, Scalar, Standing, StepMetrics, Timestamp, Trace, WandbNames, WandbRun,
+};
+use serde_json::Value;
+
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("ferrotron-run-files-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    folder
+}
+
+fn step(iteration: u64) -> StepMetrics {
+    StepMetrics {
+        iteration,
+        train_iters: 10,
+        tokens: 100,
+        losses: vec![("lm loss".into(), 5.0 - iteration as f64 * 0.25)],
+        learning_rate: 1e-3,
+        grad_norm: Some(2.0),
+        seconds: 0.5,
+        memory_allocated: Some(1 << 30),
+        ..StepMetrics::default()
+    }
+}
+
+#[test]
+fn the_page_stands_alone_and_tells_how_the_run_stands() {
+    let folder = folder("report");
+    let path = folder.join("new/report.html");
+    let configuration = vec![("data_path".to_string(), "<script>alert('x')</script>".to_string())];
+    let mut report = Report::create(&path, "a & b", configuration).unwrap();
+    let read = || std::fs::read_to_string(&path).unwrap();
+    assert!(read().contains("http-equiv=\"refresh\"") && read().contains("<h1>a &amp; b</h1>"));
+    for i in 1..=10 {
+        report.step(&step(i)).unwrap();
+    }
+    report.validation(5, &[("lm loss".to_string(), 4.0)]);
+    report.finish(&RunState::Failed("rank 3: no space <left>".into())).unwrap();
+    let page = read();
+    assert!(!page.contains("http-equiv") && page.contains("failed: rank 3: no space &lt;left&gt;"));
+    assert!(!page.contains("<script") && page.contains("&lt;script&gt;"), "text is escaped");
+    for part in
+        ["lm loss", "learning rate", "gradient norm", "tokens/s, all devices", "GiB in use", "10 / 10", ">validation<"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+    assert_eq!(page.matches("<svg").count(), 5);
+    assert!(!page.contains("TFLOP/s of one device"), "what is not measured is not drawn");
+    // Nothing is fetched: no address, no file beside it.
+    assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("src="));
+    for tag in ["html", "body", "svg", "table", "div", "figure", "style"] {
+        assert_eq!(page.matches(&format!("<{tag}")).count(), page.matches(&format!("</{tag}>")).count(), "{tag}");
+    }
+    assert_eq!(std::fs::read_dir(folder.join("new")).unwrap().count(), 1, "no temporary file is left");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn the_trace_is_json_with_nested_scopes() {
+    let folder = folder("trace");
+    let path = folder.join("rank3.json");
+    let mut trace = Trace::create(&path, 3).unwrap();
+    trace.begin("iteration 1");
+    trace.begin("forward \"quoted\"");
+    trace.end().unwrap();
+    trace.event("all-reduce", 1, Instant::now(), Duration::from_micros(1500)).unwrap();
+    trace.counter("memory", 12.0).unwrap();
+    trace.finish().unwrap();
+    let events: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    assert_eq!(events.len(), 5);
+    assert_eq!(events[0]["args"]["name"], "rank 3");
+    let find = |name: &str| events.iter().find(|e| e["name"] == name).unwrap();
+    let span = |name: &str| {
+        let e = find(name);
+        assert_eq!((&e["ph"], &e["pid"]), (&Value::from("X"), &Value::from(3)));
+        let start = e["ts"].as_f64().unwrap();
+        (start, start + e["dur"].as_f64().unwrap())
+    };
+    let (outer, inner) = (span("iteration 1"), span("forward \"quoted\""));
+    // Times are printed to the nanosecond, so a scope may seem to end that much early.
+    assert!(outer.0 <= inner.0 + 1e-3 && inner.1 <= outer.1 + 1e-3, "the open outer scope is closed at the end");
+    assert_eq!((&find("all-reduce")["tid"], &find("all-reduce")["dur"]), (&Value::from(1), &Value::from(1500.0)));
+    assert_eq!(find("memory")["args"]["value"], 12.0);
+
+    // A killed run has no closing bracket; viewers add it, and so does this test.
+    let mut trace = Trace::create(&path, 0).unwrap();
+    trace.begin("a");
+    trace.end().unwrap();
+    drop(trace);
+    let text = std::fs::read_to_string(&path).unwrap() + "]";
+    assert_eq!(serde_json::from_str::<Vec<Value>>(&text).unwrap().len(), 2);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn progress_is_appended_over_jobs() {
+    let folder = folder("progress");
+    let first = ProgressLog::start(&folder, "17\tx", 2, 0.0).unwrap();
+    first.saved(Standing { iteration: 100, flops: 5e18, tokens: 2_500_000_000 }).unwrap();
+    ProgressLog::start(&folder, "", 2, 5e18).unwrap();
+    let text = std::fs::read_to_string(folder.join("progress.txt")).unwrap();
+    let lines: Vec<Vec<&str>> = text.lines().map(|l| l.split('\t').collect()).collect();
+    assert_eq!(lines.len(), 3);
+    assert!(Timestamp::parse_seconds(lines[0][0]).is_some());
+    assert_eq!(lines[0][1..], ["Job ID: 17 x", "# GPUs: 2", "Starting job"]);
+    assert_eq!((lines[1][3], lines[1][4]), ("Saved checkpoint", "Iteration: 100"));
+    assert_eq!(lines[1][7..], ["Floating-point operations: 5.00e+18", "Tokens (in billions): 2.50"]);
+    assert_eq!(lines[2][1..], ["Job ID: ", "# GPUs: 2", "Starting job"]);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Field numbers and contents of a protocol-buffer message with length-delimited and varint fields.
+fn fields(mut bytes: &[u8]) -> Vec<(u64, Vec<u8>, u64)> {
+    fn varint(bytes: &mut &[u8]) -> u64 {
+        let (mut value, mut shift) = (0, 0);
+        loop {
+            let byte = bytes[0];
+            *bytes = &bytes[1..];
+            value |= u64::from(byte & 0x7F) << shift;
+            if byte < 0x80 {
+                return value;
+            }
+            shift += 7;
+        }
+    }
+    let mut out = Vec::new();
+    while !bytes.is_empty() {
+        let key = varint(&mut bytes);
+        let number = varint(&mut bytes);
+        match key & 7 {
+            0 => out.push((key >> 3, Vec::new(), number)),
+            2 => {
+                let (text, rest) = bytes.split_at(number as usize);
+                out.push((key >> 3, text.to_vec(), 0));
+                bytes = rest;
+            }
+            other => panic!("wire type {other}"),
+        }
+    }
+    out
+}
+
+#[test]
+fn the_wandb_folder_holds_header_run_history_and_exit() {
+    let folder = folder("wandb");
+    let names = WandbNames { project: "p".into(), name: "n".into(), id: "abc123".into(), ..WandbNames::default() };
+    let configuration = [("lr".to_string(), "0.1".to_string())];
+    let now = Timestamp::from_micros(1_767_225_600_500_000);
+    let mut run = WandbRun::create(&folder, &names, &configuration, now).unwrap();
+    assert!(run.folder().ends_with("wandb/offline-run-20260101_000000-abc123"), "{:?}", run.folder());
+    let file = run.folder().join("run-abc123.wandb");
+    let point = |tag: &str, step, value| Scalar { tag: tag.to_string(), step, value };
+    run.scalars(&[point("lm loss", 1, 2.5), point("lm loss vs samples", 8, 2.5)], 1, 8).unwrap();
+    run.scalars(&[point("lm loss validation", 1, 2.75)], 1, 8).unwrap();
+    run.scalars(&[point("grad-norm", 2, f32::NAN)], 2, 16).unwrap();
+    run.finish(0).unwrap();
+
+    let bytes = std::fs::read(&file).unwrap();
+    assert_eq!(bytes[..7], *b":W&B\xE1\xBE\x00");
+    let (mut at, mut records) = (7, Vec::new());
+    while at < bytes.len() {
+        let length = usize::from(u16::from_le_bytes([bytes[at + 4], bytes[at + 5]]));
+        assert_eq!(bytes[at + 6], 1, "small records are whole");
+        records.push(fields(&bytes[at + 7..at + 7 + length]));
+        at += 7 + length;
+    }
+    let kinds: Vec<u64> = records.iter().map(|r| r[1].0).collect();
+    assert_eq!(kinds, [21, 17, 2, 3, 2, 3, 18], "header, run, (history, summary) twice, exit");
+    let numbers: Vec<u64> = records.iter().map(|r| r[0].2).collect();
+    assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7]);
+    let text = |field: &(u64, Vec<u8>, u64)| String::from_utf8(field.1.clone()).unwrap();
+    let run: Vec<_> =
+        fields(&records[1][1].1).into_iter().filter(|f| f.0 != 4 && f.0 != 17).map(|f| (f.0, text(&f))).collect();
+    assert_eq!(run, [(1, "abc123".into()), (3, "p".into()), (8, "n".into())]);
+    let items = |record: &[(u64, Vec<u8>, u64)]| -> Vec<(String, String)> {
+        let items = fields(&record[1].1).into_iter().filter(|f| f.0 == 1);
+        items.map(|f| fields(&f.1)).map(|item| (text(&item[0]), text(&item[1]))).collect()
+    };
+    let first = items(&records[2]);
+    let value = |name: &str| first.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
+    assert_eq!(
+        (value("lm loss"), value("lm loss validation"), value("samples vs steps")),
+        (Some("2.5"), Some("2.75"), Some("8.0"))
+    );
+    assert_eq!((value("_step"), value("lm loss vs samples")), (Some("1"), None));
+    assert!(items(&records[4]).contains(&("grad-norm".to_string(), "NaN".to_string())));
+
+    let bad = WandbNames { id: "../up".into(), ..WandbNames::default() };
+    assert!(WandbRun::create(&folder, &bad, &[], now).unwrap_err().to_string().contains("letters, digits"));
+    std::fs::remove_dir_all(folder).unwrap();
+}
