@@ -75,10 +75,7 @@ const ACTS: &[&str] = &[
     "--log-validation-ppl-to-tensorboard", "--log-memory-to-tensorboard", "--log-memory-interval",
     "--log-world-size-to-tensorboard", "--log-batch-size-to-tensorboard", "--no-log-learnig-rate-to-tensorboard",
     // ranks
-    "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--sequence-parallel",
-    "--use-distributed-optimizer", "--zero-stage", "--overlap-grad-reduce", "--overlap-param-gather",
-    "--grad-reduce-in-bf16", "--ddp-bucket-size", "--calculate-per-token-loss", "--distributed-timeout-minutes",
-    "--thread-ranks", "--interface", "--check-collectives",
+    "--overlap-grad-reduce", "--overlap-param-gather", "--grad-reduce-in-bf16", "--ddp-bucket-size", "--calculate-per-token-loss", "--distributed-timeout-minutes", "--thread-ranks", "--interface", "--check-collectives",
     // this program
     "--device", "--dry-run", "--print-config", "--strict", "--config", "--yaml-cfg",
 ];
