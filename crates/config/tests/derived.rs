@@ -364,6 +364,27 @@ fn shell_variables_that_were_not_expanded_are_named() {
 }
 
 #[test]
+fn where_metrics_go() {
+    let log = |flags: &str| tiny(flags).config.log;
+    let none = log("");
+    assert_eq!(
+        (&none.report, none.prometheus_port, none.console, &none.wandb, &none.profile),
+        (&None, None, true, &None, &None)
+    );
+    assert_eq!(log("--tensorboard-dir tb").report, Some("tb/report.html".into()));
+    assert_eq!(log("--tensorboard-dir tb --report none").report, None);
+    assert_eq!(log("--report r.html --prometheus-port 9400 --console off").prometheus_port, Some(9400));
+    let wandb = |flags: &str| log(&format!("--wandb-project p --wandb-exp-name n {flags}")).wandb.unwrap().folder;
+    assert_eq!(wandb("--save s --save-interval 5"), std::path::Path::new("s/wandb"));
+    assert_eq!(wandb("--wandb-save-dir w --save s --save-interval 5"), std::path::Path::new("w"));
+    assert_eq!((wandb("--tensorboard-dir tb"), wandb("")), ("tb".into(), ".".into()));
+    assert!(notices_text(&tiny("--wandb-project p").notices).contains("the server will name the run"));
+    let profile = log("--profile --profile-step-end 14 --profile-ranks 0 3 --use-pytorch-profiler").profile.unwrap();
+    assert_eq!((profile.start, profile.end, profile.ranks), (10, 14, vec![0, 3]));
+    assert_eq!(log("--profile --tensorboard-dir tb").profile.unwrap().folder, std::path::Path::new("tb"));
+}
+
+#[test]
 fn help_is_grouped_and_searchable() {
     let table = Table::pretrain();
     let all = help("pretrain_gpt", &table, "");

@@ -158,7 +158,9 @@ const REFUSED: &[(&str, usize, &[&str])] = &[
     ("--dataloader-type external", 1, &["external is not there yet"]),
     ("--tokenizer-type GPT2BPETokenizer", 1, &["--vocab-file", "--merge-file", "required by GPT2BPETokenizer"]),
     ("--tokenizer-type HuggingFaceTokenizer", 1, &["--tokenizer-model", "required by HuggingFaceTokenizer"]),
-    ("--tokenizer-type Llama2Tokenizer --tokenizer-model m", 1, &["Llama2Tokenizer is not there yet"]),
+    ("--tokenizer-type Llama2Tokenizer", 1, &["--tokenizer-model", ".model file, required by Llama2Tokenizer"]),
+    ("--tokenizer-type TikTokenizer", 1, &["tiktoken vocabulary, required by TikTokenizer"]),
+    ("--tokenizer-type SFTTokenizer", 1, &["SFTTokenizer is not there yet", "HuggingFaceTokenizer"]),
     ("--iterations-to-skip 3 -4", 1, &["whole numbers from 0"]),
     // checkpoints and logs
     ("--save s --save-interval 0", 1, &["--save-interval 0 is out of range"]),
@@ -167,6 +169,8 @@ const REFUSED: &[(&str, usize, &[&str])] = &[
     ("--finetune --override-ckpt-iteration 5", 1, &["--finetune starts at iteration 0"]),
     ("--ckpt-format fsdp_dtensor", 1, &["fsdp_dtensor is not there yet"]),
     ("--log-interval 4 --log-memory-interval 6", 1, &["6 % 4 = 2"]),
+    ("--prometheus-port 99999", 1, &["--prometheus-port 99999 is no port", "0 for a free one"]),
+    ("--profile --profile-step-start 5 --profile-step-end 5", 1, &["the profile has no iteration", "from 5 up to"]),
     ("--eval-iters=-1", 1, &["--eval-iters -1 is out of range"]),
     ("--exit-signal SIGKILL", 1, &["SIGKILL cannot end a run cleanly"]),
     // stages as forks state them
@@ -227,6 +231,7 @@ fn each_refusal_is_about_its_own_flags_only() {
             "layer-list",
             "ds-seq",
             "fsdp_dtensor",
+            "iterations-to-skip",
         ];
         let most = if double.iter().any(|d| flags.contains(d)) { 2 } else { 1 };
         assert!((1..=most).contains(&found), "{flags}: {}", faults(&argv, *ranks));

@@ -47,6 +47,7 @@ pub mod npy;
 mod sample;
 mod sampler;
 mod splits;
+mod table;
 
 pub use blend::{Blend, BlendedDataset};
 pub use build::{DataConfig, DataSource, Datasets, MockConfig, RequestedSamples, SplitDataset, build_datasets};
@@ -58,3 +59,4 @@ pub use mock::MockCorpus;
 pub use sample::{Dataset, Sample};
 pub use sampler::{Order, Sampler};
 pub use splits::{SplitName, SplitRange, Splits};
+pub use table::{DataRow, DataTable, data_table};

@@ -79,7 +79,7 @@ fn merging_equals_megatrons_add_index() {
 
     let message = merge(scratch.file("mixed"), &[golden("data/b_i32"), golden("data/a_u16")], Multimodal::No);
     let message = message.unwrap_err().to_string();
-    assert!(message.contains("a_u16.idx: dtype: is uint16") && message.contains("int32"), "{message}");
+    assert!(message.contains("a_u16 holds uint16") && message.contains("b_i32 holds int32"), "{message}");
     assert!(merge(scratch.file("none"), &[], Multimodal::No).is_err());
     assert!(
         !scratch.names().iter().any(|n| n.starts_with("mixed") || n.starts_with("none")),

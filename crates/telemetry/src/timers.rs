@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use crate::MetricsFileError;
 use crate::pyfmt::fixed;
+use crate::tensorboard::Scalar;
+use crate::trace::Trace;
 
 /// Names printed from `--timing-log-level 1` on, in Megatron's order.
 const LEVEL_1: [&str; 12] = [
@@ -60,12 +63,22 @@ struct Timer {
 pub struct Timers {
     log_level: u8,
     timers: Vec<Timer>,
+    traced: Option<Traced>,
+}
+
+/// Every timer is a scope of the trace too, those above the log level included.
+#[derive(Debug)]
+struct Traced {
+    trace: Trace,
+    open: Vec<(&'static str, Instant)>,
+    /// The first event that could not be written: told at the end, so that timing calls need no error.
+    failed: Option<MetricsFileError>,
 }
 
 impl Timers {
     /// No timers yet; those of a level above `log_level` (`--timing-log-level`) will be ignored.
     pub fn new(log_level: u8) -> Timers {
-        Timers { log_level, timers: Vec::new() }
+        Timers { log_level, timers: Vec::new(), traced: None }
     }
 
     fn find(&mut self, name: &str) -> Option<&mut Timer> {
@@ -82,6 +95,9 @@ impl Timers {
 
     /// Starts a timer of the given level (0 always runs). Panics when it already runs: the caller's brackets are wrong.
     pub fn start(&mut self, name: &'static str, level: u8) {
+        if let Some(traced) = &mut self.traced {
+            traced.open.push((name, Instant::now()));
+        }
         if level > self.log_level {
             return;
         }
@@ -92,11 +108,59 @@ impl Timers {
 
     /// Stops a timer and adds to its sum; nothing happens when it does not run.
     pub fn stop(&mut self, name: &str) {
+        if let Some(traced) = &mut self.traced
+            && let Some(at) = traced.open.iter().rposition(|(open, _)| *open == name)
+        {
+            let (name, began) = traced.open.remove(at);
+            let written = traced.trace.event(name, 0, began, began.elapsed());
+            traced.failed = traced.failed.take().or(written.err());
+        }
         if let Some(timer) = self.find(name)
             && let Some(started) = timer.started.take()
         {
             timer.elapsed += started.elapsed();
         }
+    }
+
+    /// Runs `work` under a timer.
+    pub fn time<T>(&mut self, name: &'static str, level: u8, work: impl FnOnce() -> T) -> T {
+        self.start(name, level);
+        let out = work();
+        self.stop(name);
+        out
+    }
+
+    /// From now on every timer is a scope of `trace` as well.
+    pub fn trace_into(&mut self, trace: Trace) {
+        self.traced = Some(Traced { trace, open: Vec::new(), failed: None });
+    }
+
+    /// True between [`Timers::trace_into`] and [`Timers::finish_trace`].
+    pub fn is_tracing(&self) -> bool {
+        self.traced.is_some()
+    }
+
+    /// Closes the trace, if there is one.
+    ///
+    /// # Errors
+    /// An event, or the end, could not be written.
+    pub fn finish_trace(&mut self) -> Result<(), MetricsFileError> {
+        let Some(traced) = self.traced.take() else { return Ok(()) };
+        let finished = traced.trace.finish();
+        traced.failed.map_or(finished, Err)
+    }
+
+    /// TensorBoard's `<timer>-time` points of the timers that ran, in seconds an iteration, as Megatron writes them with
+    /// `--log-timers-to-tensorboard` on log intervals. Call it before [`Timers::row`] resets the sums.
+    pub fn scalars(&mut self, names: &[&str], iteration: u64, iterations: u64) -> Vec<Scalar> {
+        let per_iteration = |seconds: f64| (seconds / iterations.max(1) as f64) as f32;
+        let point =
+            |(name, seconds)| Scalar { tag: format!("{name}-time"), step: iteration, value: per_iteration(seconds) };
+        names
+            .iter()
+            .filter_map(|name| Some((*name, self.elapsed(name, false).filter(|s| *s > 0.0)?)))
+            .map(point)
+            .collect()
     }
 
     /// Adds a duration that was measured elsewhere, for instance on a stream.

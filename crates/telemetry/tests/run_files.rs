@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ferrotron_telemetry::{
-    ProgressLog, Report, RunState, Scalar, Standing, StepMetrics, Timestamp, Trace, WandbNames, WandbRun,
+    ProfileWindow, ProgressLog, Report, RunState, Scalar, SinkOptions, Sinks, Standing, StepMetrics, Timers, Timestamp,
+    Trace, WandbNames, WandbRun,
 };
 use serde_json::Value;
 
@@ -94,6 +95,73 @@ fn the_trace_is_json_with_nested_scopes() {
     drop(trace);
     let text = std::fs::read_to_string(&path).unwrap() + "]";
     assert_eq!(serde_json::from_str::<Vec<Value>>(&text).unwrap().len(), 2);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Timers are scopes: what `train` brackets for the log stands in the trace, whatever the log level.
+#[test]
+fn a_profile_window_traces_its_iterations() {
+    let folder = folder("window");
+    let window = ProfileWindow::of_rank(1, 3, &[0, 2], 2, &folder).unwrap();
+    assert_eq!(ProfileWindow::of_rank(1, 3, &[0, 2], 1, &folder), None);
+    let mut timers = Timers::new(0);
+    for iteration in 0..5 {
+        window.before(iteration, &mut timers).unwrap();
+        timers.start("forward-backward", 1);
+        timers.time("batch-generator", 2, || ());
+        timers.stop("forward-backward");
+        window.after(iteration, &mut timers).unwrap();
+    }
+    let text = std::fs::read_to_string(folder.join("trace-rank2.json")).unwrap();
+    let events: Vec<Value> = serde_json::from_str(&text).unwrap();
+    let count = |name: &str| events.iter().filter(|e| e["name"] == name).count();
+    assert_eq!((count("iteration"), count("forward-backward"), count("batch-generator")), (2, 2, 2));
+    assert!(events.iter().all(|e| e["pid"] == 2));
+    assert_eq!(timers.elapsed("forward-backward", false), None, "the log level stays as it is");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn timers_become_tensorboard_points() {
+    let mut timers = Timers::new(1);
+    timers.add("optimizer", 1, Duration::from_millis(500));
+    let points = timers.scalars(&["forward-backward", "optimizer"], 20, 10);
+    assert_eq!(points, [Scalar { tag: "optimizer-time".into(), step: 20, value: 0.05 }]);
+}
+
+#[test]
+fn all_sinks_together_and_none_by_default() {
+    let folder = folder("sinks");
+    let none = SinkOptions::default();
+    let mut sinks = Sinks::open(&none).unwrap();
+    sinks.step(&step(1), &[]).unwrap();
+    assert!(sinks.lines(&none).is_empty() && !folder.exists());
+    sinks.finish(&RunState::Finished).unwrap();
+
+    let all = SinkOptions {
+        title: "t".into(),
+        configuration: vec![("lr".into(), "0.1".into())],
+        report: Some(folder.join("report.html")),
+        prometheus_port: Some(0),
+        console: true,
+        wandb: Some((folder.clone(), WandbNames { id: "x".into(), ..WandbNames::default() })),
+    };
+    let mut sinks = Sinks::open(&all).unwrap();
+    let lines = sinks.lines(&all);
+    assert!(
+        lines[0].ends_with("report.html") && lines[1].contains("/metrics") && lines[2].contains("wandb sync"),
+        "{lines:?}"
+    );
+    sinks.step(&step(1), &[Scalar { tag: "lm loss".into(), step: 1, value: 4.75 }]).unwrap();
+    sinks.validation(1, 8, &[("lm loss".into(), 4.0)], &[]).unwrap();
+    sinks.finish(&RunState::Finished).unwrap();
+    assert!(std::fs::read_to_string(folder.join("report.html")).unwrap().contains("finished"));
+    let run = std::fs::read_dir(folder.join("wandb")).unwrap().next().unwrap().unwrap().path().join("run-x.wandb");
+    let bytes = std::fs::read(run).unwrap();
+    assert!(bytes.windows(4).any(|w| w == b"4.75"));
+    // A page that cannot be written is told before training.
+    let blocked = SinkOptions { report: Some(folder.join("report.html/inside.html")), ..SinkOptions::default() };
+    assert!(Sinks::open(&blocked).is_err());
     std::fs::remove_dir_all(folder).unwrap();
 }
 

@@ -20,7 +20,7 @@ pub use dtype::TokenDType;
 pub use error::{Error, LineError, Problem};
 pub use factory::{TokenizerSpec, build, build_with};
 pub use gpt2::gpt2_bpe;
-pub use hf::HuggingFaceTokenizer;
+pub use hf::{HuggingFaceTokenizer, WithOffsets};
 pub use null::NullTokenizer;
 pub use sentencepiece::SentencePieceTokenizer;
 pub use tiktoken::{TikTokenOptions, TikTokenizer};

@@ -17,6 +17,10 @@ pub static OWN: Group = Group { name: "Ferrotron", source: Source::Ferrotron, fl
     Flag::new("--interface", "interface", Kind::Str, "Network interface or address between processes (else GLOO_SOCKET_IFNAME)"),
     Flag::new("--check-collectives", "check_collectives", Kind::StoreTrue, "Compare every collective with the other ranks' before it runs"),
     Flag::new("--eod-token", "eod_token", Kind::Str, "Token that ends documents, instead of the tokenizer's own"),
+    Flag::new("--report", "report", Kind::Str, "HTML page of the run, refreshed while training; report.html in --tensorboard-dir by default, none for no page"),
+    Flag::new("--prometheus-port", "prometheus_port", Kind::Int, "Serve the newest numbers at http://HOST:PORT/metrics; off by default"),
+    Flag::new("--console", "console", Kind::Str, "One line on standard error, over and over, when that is a terminal and standard output is none")
+        .of(&["auto", "off"]).or(Fallback::Str("auto")),
     Flag::new("--config", "config", Kind::Str, "Read flags from YAML files, later ones first; the command line wins over all").takes(Nargs::Some),
     Flag::new("--flash-attn-backend", "flash_attn_backend", Kind::Str, "Accepted for scripts that carry it (npu, cuda, ...)"),
 ] };

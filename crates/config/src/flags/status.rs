@@ -36,12 +36,12 @@ const ACTS: &[&str] = &[
     "--checkpoint-num-layers", "--checkpoint-activations",
     // batch and length of the run
     "--micro-batch-size", "--global-batch-size", "--rampup-batch-size", "--step-batch-size-schedule",
-    "--decrease-batch-size-if-needed", "--train-iters", "--train-samples", "--iterations-to-skip", "--skip-train",
+    "--decrease-batch-size-if-needed", "--train-iters", "--train-samples", "--skip-train",
     "--exit-interval", "--exit-duration-in-mins", "--exit-signal-handler", "--exit-signal",
     "--no-check-for-nan-in-loss-and-grad", "--loss-spike-threshold", "--grad-norm-skip-threshold",
     // optimizer and schedules
     "--optimizer", "--lr", "--min-lr", "--adam-beta1", "--adam-beta2", "--adam-eps", "--sgd-momentum", "--weight-decay",
-    "--apply-wd-to-qk-layernorm", "--no-weight-decay-cond-type", "--clip-grad", "--start-weight-decay",
+    "--clip-grad", "--start-weight-decay",
     "--end-weight-decay", "--weight-decay-incr-style", "--lr-decay-style", "--lr-decay-iters", "--lr-decay-samples",
     "--lr-warmup-fraction", "--lr-warmup-iters", "--lr-warmup-samples", "--lr-warmup-init", "--lr-wsd-decay-style",
     "--lr-wsd-decay-iters", "--lr-wsd-decay-samples", "--override-opt_param-scheduler",
@@ -58,24 +58,28 @@ const ACTS: &[&str] = &[
     "--data-path", "--split", "--train-data-path", "--valid-data-path", "--test-data-path", "--data-args-path",
     "--per-split-data-args-path", "--data-cache-path", "--mock-data", "--dataloader-type", "--reset-position-ids",
     "--reset-attention-mask", "--eod-mask-loss", "--tokenizer-type", "--tokenizer-model", "--tokenizer-name-or-path",
-    "--vocab-file", "--merge-file", "--vocab-extra-ids", "--null-tokenizer-eod-id", "--null-tokenizer-pad-id",
+    "--vocab-file", "--merge-file", "--null-tokenizer-eod-id", "--null-tokenizer-pad-id",
     "--tokenizer-special-tokens", "--eod-token", "--tokenizer-hf-no-include-special-tokens",
+    "--tiktoken-pattern", "--tiktoken-num-special-tokens",
     // evaluation
     "--eval-iters", "--eval-interval", "--start-eval-at-iter", "--eval-global-batch-size", "--eval-micro-batch-size",
-    "--full-validation",
     // checkpoints
     "--save", "--save-interval", "--save-retain-interval", "--load", "--pretrained-checkpoint", "--finetune",
-    "--ckpt-step", "--no-save-optim", "--no-save-rng", "--no-load-optim", "--no-load-rng", "--use-checkpoint-args",
+    "--ckpt-step", "--no-save-optim", "--no-load-optim", "--use-checkpoint-args",
     "--no-use-tokenizer-model-from-checkpoint-args", "--exit-on-missing-checkpoint", "--override-ckpt-iteration",
     "--ckpt-format",
     // logs
     "--log-interval", "--log-params-norm", "--log-throughput", "--log-progress", "--log-num-zeros-in-grad",
     "--timing-log-level", "--timing-log-option", "--tensorboard-dir", "--tensorboard-log-interval",
-    "--tensorboard-queue-size", "--log-timers-to-tensorboard", "--no-log-loss-scale-to-tensorboard",
+    "--log-timers-to-tensorboard", "--no-log-loss-scale-to-tensorboard",
     "--log-validation-ppl-to-tensorboard", "--log-memory-to-tensorboard", "--log-memory-interval",
-    "--log-world-size-to-tensorboard", "--log-batch-size-to-tensorboard", "--no-log-learnig-rate-to-tensorboard",
+    "--log-world-size-to-tensorboard",
+    "--wandb-project", "--wandb-exp-name", "--wandb-save-dir", "--wandb-entity", "--profile", "--profile-step-start",
+    "--profile-step-end", "--profile-ranks", "--profile-save-path", "--report", "--prometheus-port", "--console",
     // ranks
-    "--overlap-grad-reduce", "--overlap-param-gather", "--grad-reduce-in-bf16", "--ddp-bucket-size", "--calculate-per-token-loss", "--distributed-timeout-minutes", "--thread-ranks", "--interface", "--check-collectives",
+    "--overlap-grad-reduce", "--overlap-param-gather", "--grad-reduce-in-bf16", "--ddp-bucket-size",
+    "--calculate-per-token-loss", "--distributed-timeout-minutes", "--thread-ranks", "--interface",
+    "--check-collectives",
     // this program
     "--device", "--dry-run", "--print-config", "--strict", "--config", "--yaml-cfg",
 ];
@@ -161,6 +165,22 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "random numbers are counted by step and sample here: there is no state to save or load",
+        &["--no-save-rng", "--no-load-rng"],
+    ),
+    (
+        "every point is written at once, and these curves always",
+        &["--tensorboard-queue-size", "--log-batch-size-to-tensorboard"],
+    ),
+    (
+        "there is one profiler here, which records named scopes",
+        &[
+            "--use-pytorch-profiler", "--pytorch-profiler-collect-shapes", "--pytorch-profiler-collect-callstack", "--record-shapes",
+            "--profile-level", "--profile-with-cpu", "--profile-with-stack", "--profile-with-memory", "--profile-record-shapes",
+            "--profile-export-type", "--profile-data-simplification",
+        ],
+    ),
+    (
         "runs are deterministic here without it",
         &["--deterministic-mode", "--npu-deterministic", "--use-deter-comp"],
     ),
@@ -187,8 +207,7 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
             "--one-logger-entity", "--app-tag-run-name", "--app-tag-run-version", "--log-straggler",
             "--straggler-ctrlr-port", "--straggler-minmax-count", "--disable-straggler-on-startup",
             "--run-workload-inspector-server", "--gpu-sniff-test-interval", "--log-device-memory-used", "--log-energy",
-            "--rerun-mode", "--error-injection-rate", "--error-injection-type", "--wandb-project", "--wandb-exp-name",
-            "--wandb-save-dir", "--wandb-entity", "--nvtx-ranges", "--otel-enabled", "--otel-service-name",
+            "--rerun-mode", "--error-injection-rate", "--error-injection-type", "--nvtx-ranges", "--otel-enabled", "--otel-service-name",
             "--otel-span-groups", "--log-optimizer-states-to-tensorboard", "--codecarbon-dir", "--train-sync-interval",
             "--check-weight-hash-across-dp-replicas-interval",
         ],

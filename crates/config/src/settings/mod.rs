@@ -14,7 +14,10 @@ pub use optim::{
     LossScale, LrConfig, LrDecayStyle, OptimConfig, Optimizer, SchedulerOnLoad, Warmup, WdIncrStyle, WeightDecay,
     WsdDecay, WsdDecayStyle,
 };
-pub use run::{CheckpointConfig, CheckpointFormat, DeviceKind, EvalConfig, LogConfig, ParallelConfig, TimingLogOption};
+pub use run::{
+    CheckpointConfig, CheckpointFormat, DeviceKind, EvalConfig, LogConfig, ParallelConfig, ProfileConfig,
+    TimingLogOption, WandbConfig,
+};
 pub use train::{
     BatchPlan, BatchStep, ExitConfig, ExitSignal, ParamDtype, Recompute, RecomputeMethod, RecomputeModule, RunLength,
     TrainConfig,

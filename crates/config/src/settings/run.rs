@@ -101,6 +101,42 @@ pub struct LogConfig {
     pub memory_to_tensorboard: bool,
     /// World size to TensorBoard.
     pub world_size_to_tensorboard: bool,
+    /// HTML page of the run.
+    pub report: Option<PathBuf>,
+    /// Port of the Prometheus endpoint.
+    pub prometheus_port: Option<u16>,
+    /// A line for people on standard error, when that is a terminal.
+    pub console: bool,
+    /// Weights & Biases run folder.
+    pub wandb: Option<WandbConfig>,
+    /// Chrome trace.
+    pub profile: Option<ProfileConfig>,
+}
+
+/// A Weights & Biases run folder (`wandb sync` sends it; this program does not).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WandbConfig {
+    /// `--wandb-project`.
+    pub project: String,
+    /// `--wandb-entity`; empty for the account's own.
+    pub entity: String,
+    /// `--wandb-exp-name`; empty lets the server choose.
+    pub name: String,
+    /// Folder in which `wandb/offline-run-...` is made.
+    pub folder: PathBuf,
+}
+
+/// A trace of named scopes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProfileConfig {
+    /// First traced iteration, counted from 0 as upstream does.
+    pub start: u64,
+    /// First iteration that is not traced any more.
+    pub end: u64,
+    /// Ranks that write a trace.
+    pub ranks: Vec<u64>,
+    /// Folder of the traces, `trace-rank<N>.json`.
+    pub folder: PathBuf,
 }
 
 /// How timers of ranks are combined.

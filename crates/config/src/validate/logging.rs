@@ -1,7 +1,11 @@
 //! Logs.
 
+use std::path::PathBuf;
+
+use super::NoticeKind;
 use super::checker::Checker;
-use crate::settings::{LogConfig, TimingLogOption};
+use crate::settings::{LogConfig, ProfileConfig, TimingLogOption, WandbConfig};
+use crate::value::Value;
 
 pub(super) fn check(c: &mut Checker) -> LogConfig {
     let interval = c.long_from("log_interval", 1).unwrap_or(1);
@@ -33,5 +37,71 @@ pub(super) fn check(c: &mut Checker) -> LogConfig {
         validation_ppl_to_tensorboard: c.args.flag("log_validation_ppl_to_tensorboard"),
         memory_to_tensorboard: c.args.flag("log_memory_to_tensorboard"),
         world_size_to_tensorboard: c.args.flag("log_world_size_to_tensorboard"),
+        report: report(c),
+        prometheus_port: prometheus_port(c),
+        console: c.args.text("console") != Some("off"),
+        wandb: wandb(c),
+        profile: profile(c),
     }
+}
+
+/// Beside the other metric files by default, where these are asked for.
+fn report(c: &mut Checker) -> Option<PathBuf> {
+    match c.path("report") {
+        Some(path) if path.as_os_str() == "none" => None,
+        Some(path) => Some(path),
+        None => {
+            let path = c.path("tensorboard_dir")?.join("report.html");
+            c.derive("report", Value::Str(path.display().to_string()), "--tensorboard-dir");
+            Some(path)
+        }
+    }
+}
+
+fn prometheus_port(c: &mut Checker) -> Option<u16> {
+    let port = c.args.int("prometheus_port")?;
+    let legal = u16::try_from(port).ok();
+    if legal.is_none() {
+        c.invalid(&["--prometheus-port"], format!("--prometheus-port {port} is no port")).legal =
+            Some("1 to 65535, or 0 for a free one".into());
+    }
+    legal
+}
+
+fn wandb(c: &mut Checker) -> Option<WandbConfig> {
+    let text = |c: &Checker, dest| c.args.text(dest).unwrap_or_default().to_string();
+    let project = text(c, "wandb_project");
+    if project.is_empty() {
+        return None;
+    }
+    // Upstream's default, then what else names a folder for logs.
+    let folder = c
+        .path("wandb_save_dir")
+        .or_else(|| c.path("save").map(|dir| dir.join("wandb")))
+        .or_else(|| c.path("tensorboard_dir"))
+        .unwrap_or_else(|| ".".into());
+    let name = text(c, "wandb_exp_name");
+    if name.is_empty() {
+        let what = "--wandb-project without --wandb-exp-name: the server will name the run; Megatron asks for a name";
+        c.notice(NoticeKind::Adjusted, what);
+    }
+    Some(WandbConfig { project, entity: text(c, "wandb_entity"), name, folder })
+}
+
+fn profile(c: &mut Checker) -> Option<ProfileConfig> {
+    if !c.args.flag("profile") {
+        return None;
+    }
+    let (start, end) = (c.long_from("profile_step_start", 0)?, c.long_from("profile_step_end", 0)?);
+    if end <= start {
+        let v = c.invalid(&["--profile-step-start", "--profile-step-end"], "the profile has no iteration");
+        v.arithmetic = Some(format!("from {start} up to, but without, {end}"));
+    }
+    let mut ranks: Vec<u64> = c.args.list("profile_ranks").iter().filter_map(|v| v.to_string().parse().ok()).collect();
+    if ranks.is_empty() {
+        ranks.push(0);
+    }
+    let own = c.args.given("profile_save_path").then(|| c.path("profile_save_path")).flatten();
+    let folder = own.or_else(|| c.path("tensorboard_dir")).unwrap_or_else(|| "profile".into());
+    Some(ProfileConfig { start, end, ranks, folder })
 }

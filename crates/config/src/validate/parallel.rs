@@ -296,6 +296,32 @@ fn interleaving(c: &mut Checker, p: &ParallelConfig, flags: &[&str]) {
         v.legal = Some(format!("{PP} {least} or more, or no virtual stages"));
     } else {
         c.planned(flags, "the interleaved schedule is not there yet");
+        groups(c, p);
+    }
+}
+
+/// Micro-batches pass the chunks of a stage in groups; a last group smaller than the pipeline would leave stages waiting for
+/// each other (Megatron: `get_schedule_table`).
+fn groups(c: &mut Checker, p: &ParallelConfig) {
+    let size = |dest| c.args.int(dest).and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+    let (Some(global), Some(micro)) = (size("global_batch_size"), size("micro_batch_size")) else { return };
+    let group = size("microbatch_group_size_per_vp_stage").unwrap_or(p.pp);
+    let unit = micro.saturating_mul(p.dp);
+    let changes = !c.args.list("rampup_batch_size").is_empty() || c.args.is_set("step_batch_size_schedule");
+    if unit == 0 || !global.is_multiple_of(unit) || changes {
+        return;
+    }
+    let count = global / unit;
+    let rest = count % group;
+    if rest != 0 && rest < p.pp {
+        let v = c.invalid(
+            &["--global-batch-size", PP],
+            "the micro-batches do not fill the groups of the interleaved schedule",
+        );
+        v.arithmetic = Some(format!("{count} micro-batches % {group} (pipeline size {}) = {rest}", p.pp));
+        let (below, above) = (count / group * group * unit, (count / group + 1) * group * unit);
+        let below = if below > 0 { format!("{below} or ") } else { String::new() };
+        v.legal = Some(format!("--global-batch-size {below}{above}; or no virtual stages"));
     }
 }
 

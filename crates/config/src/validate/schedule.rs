@@ -77,6 +77,7 @@ pub(super) fn check(c: &mut Checker, length: RunLength) -> (LrConfig, WeightDeca
         }
     };
     let warmup = warmup(c, unit, decay, skip);
+    flat_tail(c, unit, decay, total, skip);
     let decay_style = match c.args.text("lr_decay_style") {
         Some("constant") => LrDecayStyle::Constant,
         Some("cosine") => LrDecayStyle::Cosine,
@@ -86,6 +87,20 @@ pub(super) fn check(c: &mut Checker, length: RunLength) -> (LrConfig, WeightDeca
     };
     let wsd = if decay_style == LrDecayStyle::Wsd { wsd(c, unit, decay, skip) } else { None };
     (LrConfig { lr, min_lr, warmup_init, warmup, decay_style, decay, wsd }, weight_decay(c))
+}
+
+/// `--lr-decay-samples 80` of 100 is often meant as "80 after the warm-up", but it counts the warm-up.
+fn flat_tail(c: &mut Checker, unit: &str, decay: u64, total: u64, skip: bool) {
+    let falls = !matches!(c.args.text("lr_decay_style"), Some("constant" | "inverse-square-root"));
+    let Some(tail) = total.checked_sub(decay).filter(|tail| *tail > 0 && falls && !skip) else { return };
+    let percent = 100.0 * tail as f64 / total as f64;
+    // Round lengths that end a little early are common, and meant.
+    if percent >= 1.0 {
+        c.warn(format!(
+            "the learning rate is constant for the last {percent:.0}% of training: it reaches --min-lr at {decay} of {total} \
+             {unit} (--lr-decay-{unit} counts the warm-up)"
+        ));
+    }
 }
 
 fn warmup(c: &mut Checker, unit: &str, decay: u64, skip: bool) -> Warmup {

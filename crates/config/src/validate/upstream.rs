@@ -173,6 +173,7 @@ pub const RULES: &[Rule] = &[
     rule("pipeline", "a layout states everything", Applies, "--pipeline-model-parallel-layout Et|tL --decoder-last-pipeline-num-layers 1", 1, Refused("already says how many layers")),
     rule("pipeline", "--defer-embedding-wgrad-compute needs stages and fused accumulation", Applies, "--defer-embedding-wgrad-compute", 1, Refused("needs several pipeline stages")),
     rule("pipeline", "offloaded activations exclude recomputation", Applies, "--cpu-offloading-num-layers 1 --recompute-activations", 1, Refused("does not go with pipeline stages or recomputation")),
+    rule("pipeline", "micro-batches fill the groups of the interleaved schedule", Applies, "--global-batch-size 3 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1", 2, Refused("3 micro-batches % 2 (pipeline size 2) = 1")),
     // precision
     rule("precision", "--fp16 excludes --bf16", Applies, "--fp16 --bf16", 1, Refused("exclude each other")),
     rule("precision", "dynamic loss scaling switches the NaN check off", Applies, "--fp16", 1, Becomes("check_for_nan_in_loss_and_grad", "False")),

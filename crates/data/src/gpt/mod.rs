@@ -103,6 +103,21 @@ impl GptDataset {
         &self.description
     }
 
+    /// Prefix of the token file, or what the data are.
+    pub fn name(&self) -> &str {
+        self.tokens.name()
+    }
+
+    /// S.
+    pub fn sequence_length(&self) -> usize {
+        self.plan.sequence_length
+    }
+
+    /// Tokens that a sample needs beyond S, for its last label: 1 or 0.
+    pub fn extra_tokens(&self) -> u64 {
+        self.plan.extra
+    }
+
     /// The documents of this split.
     pub fn documents(&self) -> std::ops::Range<usize> {
         self.plan.documents.clone()

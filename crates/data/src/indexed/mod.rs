@@ -16,6 +16,8 @@
 //! | 34 + 12 S + 8 D | i8 × S | modes, in multimodal datasets only; the header does not tell |
 
 mod reader;
+mod repair;
+mod resumable;
 mod token_type;
 mod writer;
 
@@ -25,8 +27,10 @@ use crate::error::Result;
 use crate::files::with_suffix;
 
 pub use reader::{IndexedDataset, Multimodal};
+pub use repair::repair;
+pub use resumable::{Mark, ResumableWriter};
 pub use token_type::TokenType;
-pub use writer::{IndexedWriter, merge};
+pub use writer::{IndexedWriter, Merged, merge};
 
 const MAGIC: &[u8; 9] = b"MMIDIDX\0\0";
 const VERSION: u64 = 1;

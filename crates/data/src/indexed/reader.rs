@@ -91,6 +91,22 @@ impl IndexedDataset {
 
     /// Document boundaries start at 0, never fall, and end at the number of sequences.
     fn check_documents(&self) -> Result<()> {
+        let last = self.check_ascending()?;
+        if last != self.sequences as i64 {
+            let remedy = match last < self.sequences as i64 {
+                true => "; the end of the last document is missing, and a corrected copy can be made",
+                false => "",
+            };
+            return Err(self.index_error(
+                "document_indices",
+                format!("the last entry is {last}, but there are {} sequences{remedy}", self.sequences),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Document boundaries start at 0 and never fall; gives the last.
+    fn check_ascending(&self) -> Result<i64> {
         let mut previous = 0;
         for d in 0..self.boundaries {
             let boundary = self.raw_boundary(d);
@@ -102,13 +118,32 @@ impl IndexedDataset {
             }
             previous = boundary;
         }
-        if previous != self.sequences as i64 {
-            return Err(self.index_error(
-                "document_indices",
-                format!("the last entry is {previous}, but there are {} sequences", self.sequences),
-            ));
-        }
-        Ok(())
+        Ok(previous)
+    }
+
+    /// The bytes of an index whose last document was given its end, and how many sequences that end adds; 0 when
+    /// nothing was wrong.
+    pub(super) fn open_for_repair(prefix: &Path, multimodal: Multimodal) -> Result<(Vec<u8>, u64)> {
+        let index = MappedFile::open(&index_path(prefix))?;
+        let mut bytes = index.bytes().to_vec();
+        let Header { token_type, sequences, boundaries } = Header::parse(&index, multimodal)?;
+        let (name, data) = (prefix.display().to_string(), MappedFile::open(&data_path(prefix))?);
+        let dataset = IndexedDataset { name, index, data, token_type, sequences, boundaries, multimodal, tokens: 0 };
+        dataset.check_sequences()?;
+        let last = dataset.check_ascending()?;
+        // The end of the boundaries, after which modes may follow.
+        let end = HEADER_BYTES + 12 * sequences + 8 * boundaries;
+        let missing = match sequences as i64 - last {
+            0 => return Ok((bytes, 0)),
+            n if n > 0 => n as u64,
+            _ => {
+                let problem = format!("the last entry is {last}, but there are only {sequences} sequences");
+                return Err(dataset.index_error("document_indices", problem));
+            }
+        };
+        bytes.splice(end..end, (sequences as i64).to_le_bytes());
+        bytes[26..34].copy_from_slice(&(boundaries as u64 + 1).to_le_bytes());
+        Ok((bytes, missing))
     }
 
     /// How tokens are stored.

@@ -174,20 +174,73 @@ impl IndexedWriter {
     }
 }
 
+/// What [`merge`] made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Merged {
+    /// Inputs.
+    pub datasets: usize,
+    /// Sequences in all.
+    pub sequences: u64,
+    /// Documents in all.
+    pub documents: u64,
+    /// Tokens in all.
+    pub tokens: u64,
+}
+
 /// Concatenates datasets of one element type into `<prefix>.bin/.idx`, in the order given, without loading them.
 ///
 /// # Errors
-/// When there is no input, an input is damaged, or the inputs differ in element type.
-pub fn merge(prefix: impl AsRef<Path>, inputs: &[PathBuf], multimodal: Multimodal) -> Result<()> {
+/// Before anything is written: there is no input, the output is one of the inputs, inputs are damaged or missing (all
+/// of them are named), or they differ in element type (which ones have which).
+pub fn merge(prefix: impl AsRef<Path>, inputs: &[PathBuf], multimodal: Multimodal) -> Result<Merged> {
     let prefix = prefix.as_ref();
-    let Some(first) = inputs.first() else {
-        let problem = format!("nothing to merge into {}", prefix.display());
-        return Err(Error::Setting { setting: "merge", problem });
-    };
-    let token_type = IndexedDataset::open(first, multimodal)?.token_type();
+    let refuse = |problem: String| Err(Error::Setting { setting: "merge", problem });
+    if inputs.is_empty() {
+        return refuse(format!("nothing to merge into {}", prefix.display()));
+    }
+    let real = |p: &Path| index_path(p).canonicalize().ok();
+    if let Some(same) = inputs.iter().find(|i| i.as_path() == prefix || real(i).is_some() && real(i) == real(prefix)) {
+        return refuse(format!("the output {} is one of the inputs ({})", prefix.display(), same.display()));
+    }
+    let mut merged = Merged { datasets: inputs.len(), ..Merged::default() };
+    let mut problems = Vec::new();
+    let mut types: Vec<(TokenType, &Path)> = Vec::new();
+    for input in inputs {
+        match IndexedDataset::open(input, multimodal) {
+            Ok(dataset) => {
+                types.push((dataset.token_type(), input));
+                merged.sequences += dataset.sequences() as u64;
+                merged.documents += dataset.documents() as u64;
+                merged.tokens += dataset.tokens();
+            }
+            Err(e) => problems.push(e),
+        }
+    }
+    match problems.len() {
+        0 => {}
+        1 => return Err(problems.remove(0)),
+        n => {
+            let told: Vec<String> = problems.iter().take(20).map(|e| format!("\n  {e}")).collect();
+            return refuse(format!("{n} of {} inputs cannot be used:{}", inputs.len(), told.concat()));
+        }
+    }
+    let token_type = types[0].0;
+    if let Some(&(other, input)) = types.iter().find(|(t, _)| *t != token_type) {
+        let count = types.iter().filter(|(t, _)| *t == token_type).count();
+        return refuse(format!(
+            "{} holds {}, but {} holds {} ({count} of {} inputs do): ids are stored in different sizes, because the \
+             vocabularies differ or one was written by another program",
+            input.display(),
+            other.name(),
+            inputs[0].display(),
+            token_type.name(),
+            inputs.len()
+        ));
+    }
     let mut writer = IndexedWriter::create_with(prefix, token_type, multimodal)?;
     for input in inputs {
         writer.add_dataset(&IndexedDataset::open(input, multimodal)?)?;
     }
-    writer.finish()
+    writer.finish()?;
+    Ok(merged)
 }

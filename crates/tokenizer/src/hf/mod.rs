@@ -9,6 +9,7 @@ use crate::tokenizer::{MEGATRON_CLASS, Tokenizer};
 use crate::{Error, TokenizerSpec};
 use serde_json::{Map, Value, json};
 use special::{Around, SpecialTokens};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use tokenizers::{AddedToken, PostProcessorWrapper};
@@ -150,6 +151,43 @@ impl HuggingFaceTokenizer {
         tokenizer.encode("a", &mut probe)?;
         tokenizer.adds_bos = tokenizer.special.bos.is_some() && probe.first().copied() == tokenizer.special.bos;
         Ok(tokenizer)
+    }
+}
+
+/// Ids of a text and the bytes of it that each stands for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WithOffsets {
+    /// The ids.
+    pub ids: Vec<u32>,
+    /// For each id the bytes of the text, whole characters: ids that share a character have the same.
+    pub offsets: Vec<Range<usize>>,
+}
+
+impl HuggingFaceTokenizer {
+    /// The ids of a text and where they come from, without anything put around it: what a rendered conversation needs,
+    /// which has its special tokens in the text.
+    ///
+    /// # Errors
+    /// [`Error::Encode`] when the text is too long to be held whole, or the library fails.
+    pub fn encode_with_offsets(&self, text: &str) -> Result<WithOffsets, Error> {
+        let error = |detail: String| Error::Encode { tokenizer: self.name.clone(), detail };
+        if text.len() > MAX_WHOLE_BYTES {
+            return Err(error(format!(
+                "a text of {} bytes is over the {MAX_WHOLE_BYTES} that can be taken",
+                text.len()
+            )));
+        }
+        if text.len() >= MAX_WHITESPACE_RUN && longest_whitespace_run(text) >= MAX_WHITESPACE_RUN {
+            return Err(error(format!("the text has {MAX_WHITESPACE_RUN} or more whitespace characters in a row")));
+        }
+        let encoding = self.inner.encode(text, false).map_err(|e| error(e.to_string()))?;
+        let offsets = encoding.get_offsets().iter().map(|&(from, to)| from..to).collect();
+        Ok(WithOffsets { ids: encoding.get_ids().to_vec(), offsets })
+    }
+
+    /// The id of a token of the vocabulary.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What travels between reader, workers and writer.
 
+use super::journal::Place;
 use crate::{Error, LineError};
 
 /// Consecutive lines of one file.
@@ -7,12 +8,14 @@ use crate::{Error, LineError};
 pub(super) struct Batch {
     /// Place in the list of inputs.
     pub file: usize,
-    /// Number of the first line in its file, from 1.
+    /// Number of the first line, from 1 where this run's part of the file begins.
     pub first_line: u64,
     /// The lines with their ends.
     pub bytes: Vec<u8>,
     /// Where each line ends in `bytes`.
     pub ends: Vec<usize>,
+    /// Where the input goes on after the last line.
+    pub next: Place,
 }
 
 impl Batch {
@@ -54,6 +57,8 @@ pub(super) struct Encoded {
     /// Input bytes, line ends included.
     pub bytes: u64,
     pub bad: Vec<BadLine>,
+    /// Where the input goes on after this batch.
+    pub next: Place,
 }
 
 /// Documents of one key, back to back.
@@ -94,7 +99,7 @@ mod tests {
     #[test]
     fn lines_lose_their_ends() {
         let bytes = b"a\r\n\nb\rc\nd".to_vec();
-        let batch = Batch { file: 0, first_line: 7, bytes, ends: vec![3, 4, 8, 9] };
+        let batch = Batch { file: 0, first_line: 7, bytes, ends: vec![3, 4, 8, 9], ..Default::default() };
         let lines: Vec<(u64, &[u8])> = batch.lines().collect();
         assert_eq!(lines, [(7, &b"a"[..]), (8, b""), (9, b"b\rc"), (10, b"d")]);
     }

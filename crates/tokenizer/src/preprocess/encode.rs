@@ -3,14 +3,20 @@
 use super::Job;
 use super::batch::{BadLine, Batch, Encoded, KeyTokens};
 use super::record::{self, Text};
-use crate::{LineError, Problem, TokenDType};
+use super::sentences;
+use crate::{Error, LineError, Problem, TokenDType};
+use std::borrow::Cow;
 
 /// Parses and tokenizes every line. Bad lines leave no trace among the documents.
-pub(super) fn encode(job: &Job<'_>, batch: &Batch) -> Encoded {
+///
+/// # Errors
+/// When a bad line's number cannot be found out, because the file cannot be read any more.
+pub(super) fn encode(job: &Job<'_>, batch: &Batch) -> Result<Encoded, Error> {
     let keys = &job.args.json_keys;
     let mut out = Encoded {
         keys: keys.iter().map(|_| KeyTokens::default()).collect(),
         bytes: batch.bytes.len() as u64,
+        next: batch.next,
         ..Default::default()
     };
     let mut texts = Vec::with_capacity(keys.len());
@@ -22,7 +28,9 @@ pub(super) fn encode(job: &Job<'_>, batch: &Batch) -> Encoded {
         match encode_line(job, line, &mut texts, &mut out.keys) {
             Ok(()) => out.documents += 1,
             Err((column, problem)) => {
-                let error = LineError { file: job.files[batch.file].path.clone(), line: number, column, problem };
+                let file = &job.files[batch.file];
+                let line_number = file.line_number(number)?;
+                let error = LineError { file: file.path.clone(), line: line_number, column, problem };
                 out.bad.push(BadLine { error, raw: line.to_vec() });
                 for key in &mut out.keys {
                     key.undo_to(out.documents);
@@ -30,7 +38,7 @@ pub(super) fn encode(job: &Job<'_>, batch: &Batch) -> Encoded {
             }
         }
     }
-    out
+    Ok(out)
 }
 
 fn encode_line<'a>(
@@ -42,7 +50,12 @@ fn encode_line<'a>(
     let keys = &job.args.json_keys;
     record::parse(line, keys, texts)?;
     for ((key, text), out) in keys.iter().zip(texts.iter()).zip(out) {
+        let split: Vec<Cow<'_, str>>;
         let sentences = match text {
+            Some(Text::One(text)) if job.options.split_sentences => {
+                split = sentences::split(text, job.options.keep_newlines);
+                &split
+            }
             Some(Text::One(text)) => std::slice::from_ref(text),
             Some(Text::Many(texts)) => texts,
             // `record::parse` refuses these.

@@ -1,16 +1,92 @@
 //! `--input` to a list of files: literal paths, folders and shell patterns.
 
+use super::source::Packing;
 use crate::Error;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-/// One file of the corpus.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One file of the corpus, or the part of it that this run reads.
+#[derive(Debug, Default)]
 pub(super) struct InputFile {
     pub path: PathBuf,
-    /// Size when the run began.
+    /// Size on disk when the run began.
     pub bytes: u64,
+    pub packing: Packing,
+    /// Only lines that begin in this range of bytes are read. Whole, unless [`shard`] divided a plain file.
+    pub part: Range<u64>,
+    /// Lines before the part, counted when first asked for.
+    lines_before: OnceLock<u64>,
+}
+
+impl InputFile {
+    pub fn new(path: PathBuf, bytes: u64, packing: Packing) -> InputFile {
+        InputFile { path, bytes, packing, part: 0..u64::MAX, ..Default::default() }
+    }
+
+    /// Bytes on disk that are to be read.
+    pub fn disk_bytes(&self) -> u64 {
+        self.part.end.min(self.bytes).saturating_sub(self.part.start)
+    }
+
+    /// The number in the file of a line that is counted from 1 where the part begins. Finding it out takes reading
+    /// all that comes before: errors are rare, and every other line is spared that.
+    pub fn line_number(&self, line: u64) -> Result<u64, Error> {
+        let before = match self.lines_before.get() {
+            Some(&before) => before,
+            None => {
+                let before = self.count_lines().map_err(Error::io("read", &self.path))?;
+                *self.lines_before.get_or_init(|| before)
+            }
+        };
+        Ok(before + line)
+    }
+
+    fn count_lines(&self) -> std::io::Result<u64> {
+        if self.part.start == 0 {
+            return Ok(0);
+        }
+        let mut reader = BufReader::with_capacity(1 << 20, File::open(&self.path)?).take(self.part.start - 1);
+        let mut lines = 0;
+        loop {
+            let buffer = reader.fill_buf()?;
+            if buffer.is_empty() {
+                // The line that the part's first byte may be in the middle of is before it, too.
+                return Ok(lines + 1);
+            }
+            lines += buffer.iter().filter(|&&b| b == b'\n').count() as u64;
+            let read = buffer.len();
+            reader.consume(read);
+        }
+    }
+}
+
+/// The `index`-th of `count` shares of the input, in order: shares are equal in bytes on disk, and joining the results
+/// of all gives the result of the whole. Plain files are divided between lines; packed files are not divided.
+pub(super) fn shard(files: Vec<InputFile>, index: u64, count: u64) -> Vec<InputFile> {
+    let total: u128 = files.iter().map(|f| u128::from(f.bytes)).sum();
+    let edge = |i: u64| (total * u128::from(i) / u128::from(count)) as u64;
+    let (from, to) = (edge(index), edge(index + 1));
+    let mut at = 0;
+    let mut share = Vec::new();
+    for mut file in files {
+        let (begin, end) = (at, at + file.bytes);
+        at = end;
+        if file.packing != Packing::Plain {
+            if (from..to).contains(&begin) {
+                share.push(file);
+            }
+            continue;
+        }
+        let (first, last) = (from.max(begin), to.min(end));
+        if first < last {
+            file.part = first - begin..if last == end { u64::MAX } else { last - begin };
+            share.push(file);
+        }
+    }
+    share
 }
 
 /// Files that `inputs` stand for, in order.
@@ -25,7 +101,9 @@ pub(super) fn expand(inputs: &[String]) -> Result<Vec<InputFile>, Error> {
         let paths = if path.is_dir() {
             let found = folder(path)?;
             if found.is_empty() {
-                return Err(bad(format!("folder {input} has no .jsonl or .json file")));
+                return Err(bad(format!(
+                    "folder {input} has no .jsonl or .json file (or one that ends in .gz or .zst)"
+                )));
             }
             found
         } else if path.exists() || !input.contains(['*', '?', '[']) {
@@ -38,8 +116,8 @@ pub(super) fn expand(inputs: &[String]) -> Result<Vec<InputFile>, Error> {
             found
         };
         for path in paths {
-            let bytes = check_is_text(&path)?;
-            files.push(InputFile { path, bytes });
+            let (bytes, packing) = check_is_text(&path)?;
+            files.push(InputFile::new(path, bytes, packing));
         }
     }
     Ok(files)
@@ -55,7 +133,12 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
 
 fn folder(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut paths = entries(folder)?;
-    paths.retain(|p| p.is_file() && p.extension().is_some_and(|e| e == "jsonl" || e == "json"));
+    let wanted = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(&name);
+        path.is_file() && (name.ends_with(".jsonl") || name.ends_with(".json"))
+    };
+    paths.retain(wanted);
     Ok(paths)
 }
 
@@ -154,8 +237,8 @@ fn one(pattern: &[char], c: char) -> Step {
     }
 }
 
-/// Opens the file and refuses what is plainly not JSON lines in UTF-8. Returns its size.
-fn check_is_text(path: &Path) -> Result<u64, Error> {
+/// Opens the file and refuses what is plainly not JSON lines in UTF-8. Returns its size and packing.
+fn check_is_text(path: &Path) -> Result<(u64, Packing), Error> {
     let open = || -> std::io::Result<(u64, Vec<u8>)> {
         let file = File::open(path)?;
         let bytes = file.metadata()?.len();
@@ -167,14 +250,15 @@ fn check_is_text(path: &Path) -> Result<u64, Error> {
     };
     let (bytes, head) = open().map_err(Error::io("open", path))?;
     let problem = match head.as_slice() {
-        [0x1f, 0x8b, ..] => "is compressed with gzip; unpack it first (gunzip -k)",
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => "is compressed with zstd; unpack it first (zstd -d)",
         [b'B', b'Z', b'h', ..] => "is compressed with bzip2; unpack it first (bunzip2 -k)",
         [0xfd, b'7', b'z', b'X', ..] => "is compressed with xz; unpack it first (unxz -k)",
         [b'P', b'K', 3, 4, ..] => "is a zip archive; unpack it first",
-        [b'P', b'A', b'R', b'1', ..] => "is a parquet file; convert it to JSON lines first",
+        [b'P', b'A', b'R', b'1', ..] => {
+            "is a parquet file, which is not read; convert it first, for example: python -c \"import pandas; \
+            pandas.read_parquet('x.parquet').to_json('x.jsonl', orient='records', lines=True, force_ascii=False)\""
+        }
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "is UTF-16; convert it first (iconv -f UTF-16 -t UTF-8)",
-        _ => return Ok(bytes),
+        head => return Ok((bytes, Packing::of(head))),
     };
     Err(Error::Malformed { path: path.into(), detail: problem.into() })
 }
@@ -190,6 +274,33 @@ mod tests {
         }
         for name in no {
             assert!(!matches(&chars(pattern), &chars(name)), "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn shares_cover_everything_once() {
+        let files = || {
+            let file = |name: &str, bytes, packing| InputFile::new(name.into(), bytes, packing);
+            vec![file("a", 10, Packing::Plain), file("z", 25, Packing::Gzip), file("b", 15, Packing::Plain)]
+        };
+        for count in 1..=60 {
+            let (mut a, mut b, mut z) = (0, 0, 0);
+            for index in 0..count {
+                for file in shard(files(), index, count) {
+                    match file.path.to_str().unwrap() {
+                        "a" => {
+                            assert_eq!(file.part.start, a);
+                            a = file.part.end;
+                        }
+                        "b" => {
+                            assert_eq!(file.part.start, b);
+                            b = file.part.end;
+                        }
+                        _ => z += 1,
+                    }
+                }
+            }
+            assert_eq!((a, b, z), (u64::MAX, u64::MAX, 1), "{count}");
         }
     }
 

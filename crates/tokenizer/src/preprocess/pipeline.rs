@@ -3,12 +3,15 @@
 use super::batch::{Done, Encoded, Work};
 use super::encode::encode;
 use super::gate::Gate;
+use super::input::InputFile;
 use super::output::Outputs;
+use super::progress::{self, Progress};
 use super::{Job, Summary, reader};
 use crate::Error;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -32,7 +35,7 @@ pub(super) fn run(job: &Job<'_>, outputs: &mut Outputs, out: &mut dyn Write) -> 
             let queue = &queue;
             thread::Builder::new()
                 .name("preprocess-reader".into())
-                .spawn_scoped(scope, move || reader::read_all(&job.files, gate, &work_in))?;
+                .spawn_scoped(scope, move || reader::read_all(&job.files, job.start(), &job.read, gate, &work_in))?;
             for i in 0..job.args.workers {
                 let done = done_in.clone();
                 thread::Builder::new()
@@ -78,7 +81,7 @@ fn work(job: &Job<'_>, gate: &Gate, queue: &Mutex<Receiver<Work>>, done: &Sender
                         .unwrap_or("no message")
                         .into(),
                 };
-                (batch.bytes.len(), encoded.map_err(crashed))
+                (batch.bytes.len(), encoded.map_err(crashed).and_then(|encoded| encoded))
             }
         };
         if done.send(Done { index, cost, encoded }).is_err() {
@@ -94,26 +97,39 @@ fn write_in_order(
     outputs: &mut Outputs,
     out: &mut dyn Write,
 ) -> Result<Summary, Error> {
-    let mut progress =
-        Progress { started: Instant::now(), interval: job.args.log_interval, next: job.args.log_interval };
-    let mut summary = Summary::default();
+    let mut summary = job.from.as_ref().map(Summary::of).unwrap_or_default();
+    summary.resumed_tokens = outputs.tokens();
+    let disk = || job.read.load(Ordering::Relaxed);
+    let before = progress::Done::new(&summary, disk(), outputs.tokens());
+    let (interval, terminal) = (job.args.log_interval, job.options.terminal);
+    let total = job.files.iter().map(InputFile::disk_bytes).sum();
+    let mut progress = Progress::new(interval, terminal, total, before);
+    let mut saved = Instant::now();
     let mut waiting = BTreeMap::new();
     let mut next = 0;
     for one in done {
         waiting.insert(one.index, one);
         while let Some(Done { cost, encoded, .. }) = waiting.remove(&next) {
-            let encoded = encoded?;
-            outputs.write(&encoded)?;
-            set_bad_lines_aside(job, &encoded, outputs, &mut summary, out)?;
+            let encoded = encoded.inspect_err(|_| drop(progress.clear(out)))?;
+            outputs.write(&encoded).inspect_err(|_| drop(progress.clear(out)))?;
+            if !encoded.bad.is_empty() {
+                progress.clear(out)?;
+                set_bad_lines_aside(job, &encoded, outputs, &mut summary, out)?;
+            }
             summary.documents += encoded.documents as u64;
             summary.blank_lines += encoded.blank_lines;
             summary.bytes += encoded.bytes;
-            progress.report(&summary, outputs.tokens(), out)?;
+            progress.report(progress::Done::new(&summary, disk(), outputs.tokens()), out)?;
+            if saved.elapsed() >= job.options.checkpoint_every {
+                outputs.checkpoint(summary.state(encoded.next))?;
+                saved = Instant::now();
+            }
             gate.leave(cost);
             next += 1;
         }
     }
     assert!(waiting.is_empty(), "batch {next} was lost between reader and writer");
+    progress.clear(out)?;
     Ok(summary)
 }
 
@@ -141,37 +157,12 @@ fn set_bad_lines_aside(
     Ok(())
 }
 
-/// Megatron's progress line, with the rate of tokens added.
-struct Progress {
-    started: Instant,
-    interval: u64,
-    next: u64,
-}
-
-impl Progress {
-    fn report(&mut self, summary: &Summary, tokens: u64, out: &mut dyn Write) -> Result<(), Error> {
-        while summary.documents >= self.next {
-            let seconds = self.started.elapsed().as_secs_f64().max(1e-9);
-            writeln!(
-                out,
-                "Processed {} documents ({:.1} docs/s, {:.2} MB/s, {:.3} M tokens/s).",
-                self.next,
-                self.next as f64 / seconds,
-                summary.bytes as f64 / seconds / 1024.0 / 1024.0,
-                tokens as f64 / seconds / 1e6,
-            )
-            .map_err(Error::io("print to", "standard output"))?;
-            self.next = self.next.saturating_add(self.interval);
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::preprocess::input::InputFile;
-    use crate::preprocess::{DocumentSink, PreprocessArgs, SinkError};
+    use crate::preprocess::output::Names;
+    use crate::preprocess::source::Packing;
+    use crate::preprocess::{DocumentSink, Options, PreprocessArgs, SinkError};
     use crate::{TokenDType, Tokenizer};
     use serde_json::{Map, Value};
     use std::path::PathBuf;
@@ -237,11 +228,21 @@ mod tests {
             log_interval: 15_000,
             skip_bad: 0,
         };
-        let files = vec![InputFile { path: path.clone(), bytes: 0 }];
-        let job = Job { args: &args, files, tokenizer: Arc::new(Faulty), bos: None, eod: None };
-        let prefix = path.with_extension("out");
-        let mut outputs =
-            Outputs::create(&prefix, &args.json_keys, TokenDType::U16, &mut |_| Ok(Box::new(Forgetful))).unwrap();
+        let files = vec![InputFile::new(path.clone(), 0, Packing::Plain)];
+        let options = Options::default();
+        let job = Job {
+            args: &args,
+            options: &options,
+            files,
+            tokenizer: Arc::new(Faulty),
+            bos: None,
+            eod: None,
+            from: None,
+            read: Arc::default(),
+        };
+        let names = Names { prefix: path.with_extension("out"), level: "document" };
+        let mut sinks = |_: &_| Ok(Box::new(Forgetful) as Box<dyn DocumentSink>);
+        let mut outputs = Outputs::create(&names, &args.json_keys, TokenDType::U16, &mut sinks, (None, None)).unwrap();
         let mut log = Vec::new();
         let result = run(&job, &mut outputs, &mut log);
         std::fs::remove_file(&path).unwrap();

@@ -3,9 +3,13 @@
 use super::batch::{Batch, Work};
 use super::gate::Gate;
 use super::input::InputFile;
+use super::journal::Place;
+use super::source::{self, Packing};
 use crate::{Error, LineError, Problem};
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Sender;
 
 /// A batch is closed at this many bytes: tens of milliseconds of tokenizing, so that workers rarely wait for each
@@ -17,9 +21,9 @@ const MAX_LINE_BYTES: u64 = 512 << 20;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Reads all files in order and sends their lines, until done, failed, or the gate is closed. A failure is sent in
-/// the place of the batch that it prevented, so that bad lines before it are reported first.
-pub(super) fn read_all(files: &[InputFile], gate: &Gate, work: &Sender<Work>) {
+/// Reads all files in order, from a place on, and sends their lines, until done, failed, or the gate is closed. A
+/// failure is sent in the place of the batch that it prevented, so that bad lines before it are reported first.
+pub(super) fn read_all(files: &[InputFile], from: Place, read: &Arc<AtomicU64>, gate: &Gate, work: &Sender<Work>) {
     let mut index = 0;
     let mut send = |batch: Result<Batch, Error>| {
         let cost = batch.as_ref().map_or(0, |b| b.bytes.len());
@@ -27,8 +31,14 @@ pub(super) fn read_all(files: &[InputFile], gate: &Gate, work: &Sender<Work>) {
         index += 1;
         sent
     };
-    for (number, file) in files.iter().enumerate() {
-        match read_file(number, file, MAX_LINE_BYTES, &mut |batch| send(Ok(batch))) {
+    for (number, file) in files.iter().enumerate().skip(from.file) {
+        let at = match number == from.file && from.line > 0 {
+            true => from,
+            false => Place { file: number, offset: file.part.start, line: 1 },
+        };
+        // A panic of an unpacker must not look like the end of the input.
+        let reading = AssertUnwindSafe(|| read_file(file, at, read, MAX_LINE_BYTES, &mut |batch| send(Ok(batch))));
+        match catch_unwind(reading).unwrap_or_else(|_| Err(Error::io("unpack", &file.path)(broken()))) {
             Ok(true) => {}
             Ok(false) => return,
             Err(e) => {
@@ -39,36 +49,51 @@ pub(super) fn read_all(files: &[InputFile], gate: &Gate, work: &Sender<Work>) {
     }
 }
 
+fn broken() -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::InvalidData, "the decoder crashed on it: the file is damaged")
+}
+
 /// False when `send` wants no more.
 fn read_file(
-    number: usize,
     file: &InputFile,
+    mut at: Place,
+    read: &Arc<AtomicU64>,
     max_line: u64,
     send: &mut dyn FnMut(Batch) -> bool,
 ) -> Result<bool, Error> {
-    let io = || Error::io("read", &file.path);
-    let mut reader = BufReader::with_capacity(1 << 20, File::open(&file.path).map_err(io())?);
-    let mut line = 1;
+    let io = || Error::io(if file.packing == Packing::Plain { "read" } else { "unpack" }, &file.path);
+    let divided = at.line == 1 && at.offset > 0;
+    // The byte before a part says whether the part begins with a line or in the middle of one.
+    let start = at.offset - u64::from(divided);
+    let mut reader = source::open(&file.path, file.packing, start, read).map_err(io())?;
+    if divided {
+        at.offset = start + skip_line(&mut *reader).map_err(io())?;
+    }
     loop {
-        let mut batch = Batch { file: number, first_line: line, ..Default::default() };
+        let mut batch = Batch { file: at.file, first_line: at.line, ..Default::default() };
         let mut at_end = false;
         while batch.bytes.len() < BATCH_BYTES {
-            let start = batch.bytes.len();
-            let read = (&mut reader).take(max_line + 2).read_until(b'\n', &mut batch.bytes).map_err(io())?;
-            if read == 0 {
+            let begin = batch.bytes.len();
+            let length = match at.offset < file.part.end {
+                true => (&mut reader).take(max_line + 2).read_until(b'\n', &mut batch.bytes).map_err(io())?,
+                false => 0,
+            };
+            if length == 0 {
                 at_end = true;
                 break;
             }
-            if batch.bytes[start..].strip_suffix(b"\n").map_or(read, <[u8]>::len) as u64 > max_line {
-                let problem = Problem::TooLong { limit: max_line };
+            if batch.bytes[begin..].strip_suffix(b"\n").map_or(length, <[u8]>::len) as u64 > max_line {
+                let (problem, line) = (Problem::TooLong { limit: max_line }, file.line_number(at.line)?);
                 return Err(LineError { file: file.path.clone(), line, column: 1, problem }.into());
             }
-            if line == 1 && batch.bytes.starts_with(BYTE_ORDER_MARK) {
+            if at.offset == 0 && batch.bytes.starts_with(BYTE_ORDER_MARK) {
                 batch.bytes.drain(..BYTE_ORDER_MARK.len());
             }
             batch.ends.push(batch.bytes.len());
-            line += 1;
+            at.offset += length as u64;
+            at.line += 1;
         }
+        batch.next = at;
         if !batch.ends.is_empty() && !send(batch) {
             return Ok(false);
         }
@@ -78,16 +103,33 @@ fn read_file(
     }
 }
 
+/// Reads up to the end of the line, and gives the number of bytes.
+fn skip_line(reader: &mut dyn BufRead) -> std::io::Result<u64> {
+    let mut skipped = 0;
+    loop {
+        let buffer = reader.fill_buf()?;
+        let end = buffer.iter().position(|&b| b == b'\n').map(|i| i + 1);
+        let length = end.unwrap_or(buffer.len());
+        skipped += length as u64;
+        reader.consume(length);
+        if end.is_some() || length == 0 {
+            return Ok(skipped);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::preprocess::input;
 
     fn read(name: &str, bytes: &[u8], max_line: u64) -> Result<Vec<Batch>, String> {
         let path = std::env::temp_dir().join(format!("ferrotron-reader-{name}-{}", std::process::id()));
         std::fs::write(&path, bytes).unwrap();
-        let file = InputFile { path: path.clone(), bytes: bytes.len() as u64 };
+        let file = InputFile::new(path.clone(), bytes.len() as u64, Packing::Plain);
         let mut batches = Vec::new();
-        let result = read_file(3, &file, max_line, &mut |batch| {
+        let start = Place { file: 3, offset: 0, line: 1 };
+        let result = read_file(&file, start, &Arc::default(), max_line, &mut |batch| {
             batches.push(batch);
             true
         });
@@ -109,6 +151,33 @@ mod tests {
             }
         }
         assert_eq!(next, 50_001);
+    }
+
+    /// However a file is divided, each line is in one part, with its number in the whole file.
+    #[test]
+    fn parts_divide_a_file_between_lines() {
+        let text: String = (0..40).map(|i| format!("{}\n", "x".repeat(i % 5))).collect::<String>() + "last";
+        let path = std::env::temp_dir().join(format!("ferrotron-reader-parts-{}", std::process::id()));
+        std::fs::write(&path, &text).unwrap();
+        for count in [1, 2, 3, 7, 200] {
+            let mut lines = Vec::new();
+            for index in 0..count {
+                let file = InputFile::new(path.clone(), text.len() as u64, Packing::Plain);
+                for file in input::shard(vec![file], index, count) {
+                    let start = Place { file: 0, offset: file.part.start, line: 1 };
+                    read_file(&file, start, &Arc::default(), 100, &mut |batch| {
+                        let numbered = |(n, line): (u64, &[u8])| (file.line_number(n).unwrap(), line.to_vec());
+                        lines.extend(batch.lines().map(numbered));
+                        true
+                    })
+                    .unwrap();
+                }
+            }
+            let want: Vec<(u64, Vec<u8>)> =
+                text.lines().map(|l| l.as_bytes().to_vec()).enumerate().map(|(i, l)| (i as u64 + 1, l)).collect();
+            assert_eq!(lines, want, "{count}");
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

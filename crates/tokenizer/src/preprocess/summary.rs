@@ -1,5 +1,6 @@
 //! What a run has done.
 
+use super::journal::{KeyState, Place, State};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -16,6 +17,12 @@ pub struct Summary {
     pub bad_lines: Option<PathBuf>,
     /// Input bytes read.
     pub bytes: u64,
+    /// Documents that an interrupted run had already done; they are counted above, their time is not.
+    pub resumed: u64,
+    /// Input bytes of those.
+    pub resumed_bytes: u64,
+    /// Tokens of those.
+    pub resumed_tokens: u64,
     /// Wall time, loading the tokenizer included.
     pub seconds: f64,
     /// One for each of `--json-keys`.
@@ -40,6 +47,14 @@ pub struct KeySummary {
 }
 
 impl KeySummary {
+    /// Takes over the counts of an interrupted run.
+    pub(super) fn go_on_from(&mut self, before: &KeyState) {
+        self.sequences = before.sequences;
+        self.tokens = before.tokens;
+        self.longest = before.longest;
+        self.empty = before.empty;
+    }
+
     pub(super) fn count(&mut self, tokens: usize, sequences: usize) {
         self.sequences += sequences as u64;
         self.tokens += tokens as u64;
@@ -49,14 +64,34 @@ impl KeySummary {
 }
 
 impl Summary {
+    /// Where an interrupted run goes on.
+    pub(super) fn of(state: &State) -> Summary {
+        Summary {
+            documents: state.documents,
+            blank_lines: state.blank_lines,
+            dropped: state.dropped,
+            bytes: state.bytes,
+            resumed: state.documents,
+            resumed_bytes: state.bytes,
+            ..Default::default()
+        }
+    }
+
+    /// What the journal notes; the files add their part.
+    pub(super) fn state(&self, next: Place) -> State {
+        let Summary { documents, blank_lines, dropped, bytes, .. } = *self;
+        State { next, documents, blank_lines, dropped, bytes, ..Default::default() }
+    }
+
     /// Input megabytes (2^20 bytes, as in Megatron's progress line) a second.
     pub fn megabytes_per_second(&self) -> f64 {
-        self.bytes as f64 / 1024.0 / 1024.0 / self.seconds.max(1e-9)
+        (self.bytes - self.resumed_bytes) as f64 / 1024.0 / 1024.0 / self.seconds.max(1e-9)
     }
 
     /// Tokens of all keys a second.
     pub fn tokens_per_second(&self) -> f64 {
-        self.keys.iter().map(|k| k.tokens).sum::<u64>() as f64 / self.seconds.max(1e-9)
+        let tokens: u64 = self.keys.iter().map(|k| k.tokens).sum();
+        tokens.saturating_sub(self.resumed_tokens) as f64 / self.seconds.max(1e-9)
     }
 }
 
@@ -72,6 +107,9 @@ impl fmt::Display for Summary {
             self.dropped,
             self.blank_lines
         )?;
+        if self.resumed > 0 {
+            writeln!(f, "  {} documents were done by the run that was interrupted", self.resumed)?;
+        }
         for key in &self.keys {
             writeln!(
                 f,
