@@ -1,5 +1,6 @@
 //! House keeping: `cargo xtask <command>`.
 
+mod bench;
 mod flags;
 mod tidy;
 
@@ -9,6 +10,8 @@ use std::process::ExitCode;
 const HELP: &str = "cargo xtask <command>
 
   tidy           check the rules of the house: who depends on whom, file sizes, where unsafe may be, no C
+  bench [kernels|train]* [--python PATH] [--rounds N]
+                 our kernels and training steps; with a Python that has torch, PyTorch's beside them
   flags <lists>  rewrite the flag tables of crates/config from a folder of upstream flag lists (JSON)
   help           this page";
 
@@ -19,6 +22,13 @@ fn main() -> ExitCode {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words[..] {
         ["tidy"] => tidy::run(root),
+        ["bench", ref words @ ..] => match bench::run(root, words) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => {
+                eprintln!("xtask bench: {why}");
+                ExitCode::FAILURE
+            }
+        },
         ["flags", lists] => match flags::run(Path::new(lists), &root.join("crates/config/src/flags/tables")) {
             Ok(()) => ExitCode::SUCCESS,
             Err(why) => {

@@ -15,11 +15,7 @@ const REFUSED: &[(&str, usize, &[&str])] = &[
     ("--tensor-model-parallel-size 0", 1, &["--tensor-model-parallel-size 0 is out of range", "1 to"]),
     ("--tensor-model-parallel-size 8", 8, &["4 heads % tensor 8 = 4", "--tensor-model-parallel-size 1, 2, 4"]),
     ("--ffn-hidden-size 66 --tensor-model-parallel-size 4", 4, &["66 % 4 = 2"]),
-    (
-        "--tensor-model-parallel-size 2",
-        2,
-        &["tensor parallelism is not there yet", "2 ranks: this version trains on one rank"],
-    ),
+    ("--context-parallel-size 2 --seq-length 32", 2, &["context parallelism is not there yet"]),
     (
         "--num-layers 6 --pipeline-model-parallel-size 4",
         4,
@@ -162,7 +158,9 @@ const REFUSED: &[(&str, usize, &[&str])] = &[
     ("--dataloader-type external", 1, &["external is not there yet"]),
     ("--tokenizer-type GPT2BPETokenizer", 1, &["--vocab-file", "--merge-file", "required by GPT2BPETokenizer"]),
     ("--tokenizer-type HuggingFaceTokenizer", 1, &["--tokenizer-model", "required by HuggingFaceTokenizer"]),
-    ("--tokenizer-type Llama2Tokenizer --tokenizer-model m", 1, &["Llama2Tokenizer is not there yet"]),
+    ("--tokenizer-type Llama2Tokenizer", 1, &["--tokenizer-model", ".model file, required by Llama2Tokenizer"]),
+    ("--tokenizer-type TikTokenizer", 1, &["tiktoken vocabulary, required by TikTokenizer"]),
+    ("--tokenizer-type SFTTokenizer", 1, &["SFTTokenizer is not there yet", "HuggingFaceTokenizer"]),
     ("--iterations-to-skip 3 -4", 1, &["whole numbers from 0"]),
     // checkpoints and logs
     ("--save s --save-interval 0", 1, &["--save-interval 0 is out of range"]),

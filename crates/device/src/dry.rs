@@ -123,7 +123,7 @@ impl NormOps for DryOps {
         y: &mut Tensor,
         rstd: &mut Tensor,
     ) -> Result<()> {
-        norm::check("rms_norm", x, &[w], y, rstd, 1).map(|_| ())
+        norm::check_forward("rms_norm", x, &[w], y, rstd, 1).map(|_| ())
     }
     fn rms_norm_backward(
         &self,
@@ -136,10 +136,7 @@ impl NormOps for DryOps {
         dx: &mut Tensor,
         dw: Option<&mut Tensor>,
     ) -> Result<()> {
-        let op = "rms_norm_backward";
-        let (_, h) = norm::check(op, x, &[w], dy, rstd, 1)?;
-        activation::check_plain(op, x, &[dx])?;
-        dw.map_or(Ok(()), |dw| norm::check_grad(op, dw, h))
+        norm::check_backward("rms_norm_backward", x, w, rstd, 1, dy, dx, dw.as_deref().as_slice()).map(|_| ())
     }
     fn layer_norm(
         &self,
@@ -152,7 +149,7 @@ impl NormOps for DryOps {
         y: &mut Tensor,
         stats: &mut Tensor,
     ) -> Result<()> {
-        norm::check("layer_norm", x, &[w, b], y, stats, 2).map(|_| ())
+        norm::check_forward("layer_norm", x, &[w, b], y, stats, 2).map(|_| ())
     }
     fn layer_norm_backward(
         &self,
@@ -165,10 +162,9 @@ impl NormOps for DryOps {
         dx: &mut Tensor,
         dwb: Option<(&mut Tensor, &mut Tensor)>,
     ) -> Result<()> {
-        let op = "layer_norm_backward";
-        let (_, h) = norm::check(op, x, &[w], dy, stats, 2)?;
-        activation::check_plain(op, x, &[dx])?;
-        dwb.map_or(Ok(()), |(dw, db)| norm::check_grad(op, dw, h).and_then(|()| norm::check_grad(op, db, h)))
+        let grads = dwb.as_ref().map(|(dw, db)| [&**dw, &**db]);
+        let grads = grads.as_ref().map_or(&[][..], |g| g);
+        norm::check_backward("layer_norm_backward", x, w, stats, 2, dy, dx, grads).map(|_| ())
     }
 }
 
@@ -206,7 +202,7 @@ impl LayoutOps for DryOps {
 
 impl AttentionOps for DryOps {
     fn attention(&self, _: &Stream, a: AttentionArgs<'_>, o: &mut Tensor, lse: &mut Tensor) -> Result<()> {
-        a.check(&[o], lse)?;
+        a.check_forward(o, lse)?;
         self.count(attention_flops(&a, 2))
     }
     fn attention_backward(
@@ -221,10 +217,7 @@ impl AttentionOps for DryOps {
         dk: &mut Tensor,
         dv: &mut Tensor,
     ) -> Result<()> {
-        a.check(&[o, dout, dq], lse)?;
-        expect_numel("attention_backward", "elements of delta", delta, lse.numel())?;
-        expect_numel("attention_backward", "elements of dk", dk, a.k.numel())?;
-        expect_numel("attention_backward", "elements of dv", dv, a.v.numel())?;
+        a.check_backward(o, lse, dout, delta, dq, dk, dv)?;
         self.count(attention_flops(&a, 5))
     }
 }
@@ -240,16 +233,16 @@ fn attention_flops(a: &AttentionArgs<'_>, products: usize) -> usize {
 
 impl ActivationOps for DryOps {
     fn activation(&self, _: &Stream, _: Activation, x: &Tensor, y: &mut Tensor) -> Result<()> {
-        activation::check_plain("activation", x, &[y]).map(|_| ())
+        activation::check_plain("activation", x, None, y).map(|_| ())
     }
     fn activation_backward(&self, _: &Stream, _: Activation, x: &Tensor, dy: &Tensor, dx: &mut Tensor) -> Result<()> {
-        activation::check_plain("activation_backward", x, &[dy, dx]).map(|_| ())
+        activation::check_plain("activation_backward", x, Some(dy), dx).map(|_| ())
     }
     fn glu(&self, _: &Stream, _: Activation, x: &Tensor, y: &mut Tensor) -> Result<()> {
-        activation::check_glu("glu", &[x], y).map(|_| ())
+        activation::check_glu("glu", x, None, y).map(|_| ())
     }
     fn glu_backward(&self, _: &Stream, _: Activation, x: &Tensor, dy: &Tensor, dx: &mut Tensor) -> Result<()> {
-        activation::check_glu("glu_backward", &[x, dx], dy).map(|_| ())
+        activation::check_glu("glu_backward", x, Some(dx), dy).map(|_| ())
     }
 }
 
@@ -271,10 +264,10 @@ impl DropoutOps for DryOps {
 
 impl EmbeddingOps for DryOps {
     fn embedding(&self, _: &Stream, ids: &Tensor, _: usize, w: &Tensor, _: bool, y: &mut Tensor) -> Result<()> {
-        embedding::check("embedding", ids, w, y).map(|_| ())
+        embedding::check(ids, w, y).map(|_| ())
     }
     fn embedding_backward(&self, _: &Stream, ids: &Tensor, _: usize, dy: &Tensor, dw: &mut Tensor) -> Result<()> {
-        embedding::check("embedding_backward", ids, dw, dy).map(|_| ())
+        embedding::check_backward(ids, dy, dw).map(|_| ())
     }
 }
 
@@ -289,10 +282,10 @@ impl CrossEntropyOps for DryOps {
         sum: &mut Tensor,
         target: &mut Tensor,
     ) -> Result<()> {
-        cross_entropy::check("ce_stats", z, labels, &[max, sum, target]).map(|_| ())
+        cross_entropy::check_stats(z, labels, [max, sum, target]).map(|_| ())
     }
     fn ce_rescale(&self, _: &Stream, old_max: &Tensor, new_max: &Tensor, sum: &mut Tensor) -> Result<()> {
-        cross_entropy::check_rows("ce_rescale", sum.numel(), &[old_max, new_max, sum])
+        cross_entropy::check_rescale(old_max, new_max, sum).map(|_| ())
     }
     fn ce_loss(
         &self,
@@ -303,7 +296,7 @@ impl CrossEntropyOps for DryOps {
         lse: &mut Tensor,
         loss: &mut Tensor,
     ) -> Result<()> {
-        cross_entropy::check_rows("ce_loss", max.numel(), &[sum, target, lse, loss])
+        cross_entropy::check_loss([max, sum, target], lse, loss).map(|_| ())
     }
     fn ce_backward(
         &self,
@@ -316,8 +309,7 @@ impl CrossEntropyOps for DryOps {
         scale: &Tensor,
         dz: &mut Tensor,
     ) -> Result<()> {
-        cross_entropy::check("ce_backward", z, labels, &[lse, weight])?;
-        cross_entropy::check_dz("ce_backward", z, dz, scale)
+        cross_entropy::check_backward(z, labels, lse, weight, scale, dz).map(|_| ())
     }
 }
 
@@ -352,12 +344,10 @@ impl OptimizerOps for DryOps {
         optimizer::check("sgd", scalars, grad, &[master, buf], param.as_deref()).map(|_| ())
     }
     fn sum_squares(&self, _: &Stream, x: &Tensor, out: &mut Tensor) -> Result<()> {
-        expect_dtype("sum_squares", "dtype of x", x, DType::F32)?;
-        elementwise::check_f32("sum_squares", x, 1, &[out])
+        optimizer::check_reduction("sum_squares", x, out).map(|_| ())
     }
     fn count_zeros(&self, _: &Stream, x: &Tensor, out: &mut Tensor) -> Result<()> {
-        expect_dtype("count_zeros", "dtype of x", x, DType::F32)?;
-        elementwise::check_f32("count_zeros", x, 1, &[out])
+        optimizer::check_reduction("count_zeros", x, out).map(|_| ())
     }
 }
 
@@ -369,19 +359,18 @@ impl ElementwiseOps for DryOps {
         elementwise::check_copy(x, y).map(|_| ())
     }
     fn add(&self, _: &Stream, a: &Tensor, b: &Tensor, y: &mut Tensor) -> Result<()> {
-        elementwise::check_same("add", a, &[b, y]).map(|_| ())
+        elementwise::check_same("add", a, b, y).map(|_| ())
     }
     fn axpy(&self, _: &Stream, _: f32, x: &Tensor, y: &mut Tensor) -> Result<()> {
-        elementwise::check_f32("axpy", x, x.numel(), &[y])
+        elementwise::check_f32("axpy", x, x.numel(), y)
     }
     fn scale(&self, _: &Stream, factor: &Tensor, x: &mut Tensor) -> Result<()> {
-        elementwise::check_f32("scale", x, 1, &[factor])
+        elementwise::check_f32("scale", x, 1, factor)
     }
     fn column_sum(&self, _: &Stream, x: &Tensor, out: &mut Tensor) -> Result<()> {
-        elementwise::check_f32("column_sum", x, x.cols(), &[out])
+        elementwise::check_f32("column_sum", x, x.cols(), out)
     }
     fn weighted_sum(&self, _: &Stream, x: &Tensor, w: &Tensor, out: &mut Tensor) -> Result<()> {
-        elementwise::check_f32("weighted_sum", x, x.numel(), &[x, w])?;
-        elementwise::check_f32("weighted_sum", x, 1, &[out])
+        elementwise::check_weighted_sum(x, w, out).map(|_| ())
     }
 }

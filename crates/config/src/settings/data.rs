@@ -103,6 +103,10 @@ pub struct TokenizerConfig {
     pub null_eod_id: Option<i64>,
     /// `--null-tokenizer-pad-id`; -1 means none.
     pub null_pad_id: i64,
+    /// `--tiktoken-pattern`.
+    pub tiktoken_pattern: Option<String>,
+    /// `--tiktoken-num-special-tokens`.
+    pub tiktoken_num_special_tokens: u64,
     /// `--tokenizer-hf-no-include-special-tokens`.
     pub hf_no_include_special_tokens: bool,
 }
@@ -135,18 +139,19 @@ impl TokenizerKind {
             "ByteLevel" | "ByteLevelTokenizer" => TokenizerKind::ByteLevel,
             "GPT2BPETokenizer" => TokenizerKind::Gpt2Bpe,
             "SentencePieceTokenizer" | "GPTSentencePieceTokenizer" | "Llama2Tokenizer" => TokenizerKind::SentencePiece,
-            "TikTokenizer" | "MagistralTokenizer" => TokenizerKind::Tiktoken,
+            "TikTokenizer" => TokenizerKind::Tiktoken,
             "BertWordPieceLowerCase"
             | "BertWordPieceCase"
             | "MultimodalTokenizer"
             | "NullMultimodalTokenizer"
-            | "SFTTokenizer" => TokenizerKind::Other,
+            | "SFTTokenizer"
+            | "MagistralTokenizer" => TokenizerKind::Other,
             _ => TokenizerKind::HuggingFace,
         }
     }
 
     /// False for families that this version cannot read yet.
     pub const fn is_supported(self) -> bool {
-        !matches!(self, TokenizerKind::SentencePiece | TokenizerKind::Tiktoken | TokenizerKind::Other)
+        !matches!(self, TokenizerKind::Other)
     }
 }

@@ -205,7 +205,11 @@ fn tokenizer(c: &mut Checker, source: &DataSource) -> TokenizerConfig {
     let name_or_path = c.args.text("tokenizer_name_or_path").filter(|s| !s.is_empty()).map(str::to_string);
     if !kind.is_supported() {
         c.planned(&["--tokenizer-type"], format!("--tokenizer-type {name} is not there yet")).legal =
-            Some("HuggingFaceTokenizer with the same model's tokenizer.json; GPT2BPETokenizer; NullTokenizer; ByteLevelTokenizer".into());
+            Some(
+            "HuggingFaceTokenizer with the same model's tokenizer.json; GPT2BPETokenizer; SentencePieceTokenizer; TikTokenizer; \
+             NullTokenizer; ByteLevelTokenizer"
+                .into(),
+        );
     }
     match kind {
         _ if name.is_empty() => {}
@@ -226,6 +230,10 @@ fn tokenizer(c: &mut Checker, source: &DataSource) -> TokenizerConfig {
                 &format!("tokenizer.json, or the folder that has it, required by {name}"),
             );
         }
+        TokenizerKind::SentencePiece | TokenizerKind::Tiktoken if model.is_none() => {
+            let what = if kind == TokenizerKind::Tiktoken { "tiktoken vocabulary" } else { ".model file" };
+            c.missing("tokenizer_model", "--tokenizer-model", &format!("{what}, required by {name}"));
+        }
         _ => {}
     }
     TokenizerConfig {
@@ -240,6 +248,8 @@ fn tokenizer(c: &mut Checker, source: &DataSource) -> TokenizerConfig {
         vocab_extra_ids: c.count_from("vocab_extra_ids", 0).unwrap_or(0),
         null_eod_id: c.args.int("null_tokenizer_eod_id"),
         null_pad_id: c.args.int("null_tokenizer_pad_id").unwrap_or(-1),
+        tiktoken_pattern: c.args.text("tiktoken_pattern").map(str::to_string),
+        tiktoken_num_special_tokens: c.count_from("tiktoken_num_special_tokens", 0).unwrap_or(1000),
         hf_no_include_special_tokens: c.args.flag("tokenizer_hf_no_include_special_tokens"),
     }
 }

@@ -8,6 +8,10 @@ use crate::Rig;
 
 pub(super) fn cases(cases: &mut Cases) {
     cases.add("refusals", "wrong shapes and dtypes".into(), refusals);
+    // The check costs time in debug builds only.
+    if cfg!(debug_assertions) {
+        cases.add("refusals", "outputs that share memory".into(), overlaps);
+    }
 }
 
 fn refusals(rig: &Rig) -> Result<()> {
@@ -29,6 +33,11 @@ fn refusals(rig: &Rig) -> Result<()> {
     let (mut q, mut k, mut v) =
         (rig.output(DType::F32, [2, 4])?, rig.output(DType::F32, [2, 2])?, rig.output(DType::F32, [2, 2])?);
     rig.refused("6 columns for 8", ops.qkv_split(s, d, &x.t, &mut q.t, &mut k.t, &mut v.t));
+    let d = QkvDims { heads: 1, groups: 2, head_dim: 1 };
+    rig.refused("one head for two groups", {
+        let (qkv, mut q) = (rig.random(DType::F32, [2, 5])?, rig.output(DType::F32, [2, 1])?);
+        ops.qkv_split(s, d, &qkv.t, &mut q.t, &mut k.t, &mut v.t)
+    });
     rig.refused("two dtypes", ops.activation(s, Activation::Silu, &half.t, &mut y.t));
     rig.refused("a gate that is not twice as wide", ops.glu(s, Activation::Silu, &x.t, &mut y.t));
     let site = DropSite { p: 1.0, key: 0 };
@@ -46,5 +55,37 @@ fn refusals(rig: &Rig) -> Result<()> {
     rig.refused("unequal lengths", ops.add(s, &x.t, &w.t, &mut y.t));
     rig.refused("ids to floats", ops.copy(s, &ids.t, &mut row.t));
     rig.refused("sums of another width", ops.column_sum(s, &x.t, &mut row.t));
+    Ok(())
+}
+
+/// What is neither apart nor, where the contract allows it, the very same memory.
+fn overlaps(rig: &Rig) -> Result<()> {
+    let (ops, s) = (rig.ops(), rig.s());
+    let all = rig.random(DType::F32, [40])?;
+    let part = |start: usize, rows: usize| all.t.view(start, [rows, 4]);
+    let (x, other, mut shifted, mut itself) = (part(0, 2), part(20, 2), part(4, 2), part(0, 2));
+    let (w, ids) = (rig.random(DType::F32, [4])?, rig.ids(&[0, 1])?);
+    let (mut row, mut free) = (rig.output(DType::F32, [2])?, rig.output(DType::F32, [2, 4])?);
+    let site = DropSite { p: 0.5, key: 1 };
+
+    rig.refused("activation", ops.activation(s, Activation::Silu, &x, &mut shifted));
+    rig.refused("dx over x", ops.activation_backward(s, Activation::Silu, &x, &other, &mut itself));
+    rig.refused("add", ops.add(s, &x, &other, &mut shifted));
+    rig.refused("copy", ops.copy(s, &x, &mut shifted));
+    rig.refused("dropout", ops.dropout(s, site, 0, &ids.t, &ids.t, &other, Some(&x), &mut shifted));
+    rig.refused("axpy", ops.axpy(s, 1.0, &x, &mut itself));
+    rig.refused("y over x", ops.rms_norm(s, 1e-5, false, &x, &w.t, &mut itself, &mut row.t));
+    rig.refused("dx over x", ops.rms_norm_backward(s, false, &x, &w.t, &row.t, &other, &mut itself, None));
+    let mut dw = all.t.view(4, [4]);
+    rig.refused("dw over x", ops.rms_norm_backward(s, false, &x, &w.t, &row.t, &other, &mut free.t, Some(&mut dw)));
+    rig.refused("dw over dy", ops.embedding_backward(s, &ids.t, 0, &x, &mut shifted));
+    let (mut max, mut sum) = (all.t.view(30, [2]), all.t.view(31, [2]));
+    rig.refused("max over sum", ops.ce_stats(s, &x, &ids.t, 0, &mut max, &mut sum, &mut row.t));
+    rig.refused("dz beside z", ops.ce_backward(s, &x, &ids.t, 0, &row.t, &row.t, &w.t.view(0, [1]), &mut shifted));
+    let scalars = rig.random(DType::F32, [8])?;
+    let (mut master, mut state) = (part(20, 2), part(24, 2));
+    rig.refused("momentum over master", ops.sgd(s, 0.9, 1.0, 1.0, &scalars.t, &x, &mut master, &mut state, None));
+    let mut grad = part(0, 2);
+    rig.refused("master over gradient", ops.sgd(s, 0.9, 1.0, 1.0, &scalars.t, &x, &mut grad, &mut free.t, None));
     Ok(())
 }

@@ -28,7 +28,7 @@ const MAX_HEAD_DIM: usize = 256;
 
 impl AttentionOps for CpuOps {
     fn attention(&self, s: &Stream, a: AttentionArgs<'_>, o: &mut Tensor, lse: &mut Tensor) -> Result<()> {
-        a.check(&[o], lse)?;
+        a.check_forward(o, lse)?;
         let inputs = Inputs::of(&a)?;
         let (o, lse) = (Out::of(o), Out::of(lse));
         dispatch!(a.q.dtype(), T => self.run(s, move |team| {
@@ -50,14 +50,7 @@ impl AttentionOps for CpuOps {
         dk: &mut Tensor,
         dv: &mut Tensor,
     ) -> Result<()> {
-        let op = "attention_backward";
-        a.check(&[o, dout, dq], lse)?;
-        for (what, x, like) in
-            [("elements of dk", &*dk, a.k), ("elements of dv", &*dv, a.v), ("elements of delta", &*delta, lse)]
-        {
-            ferrotron_device::ops::expect_numel(op, what, x, like.numel())?;
-            ferrotron_device::ops::expect_dtype(op, "dtype of a gradient", x, like.dtype())?;
-        }
+        a.check_backward(o, lse, dout, delta, dq, dk, dv)?;
         let inputs = Inputs::of(&a)?;
         let (o, lse, dout) = (In::of(o), In::of(lse), In::of(dout));
         let (delta, dq, dk, dv) = (Out::of(delta), Out::of(dq), Out::of(dk), Out::of(dv));

@@ -1,7 +1,7 @@
 //! Activations, plain and gated. Contract: `ferrotron_device::ops::activation`.
 
 use ferrotron_device::ops::activation::{check_glu, check_plain};
-use ferrotron_device::ops::{Activation, ActivationOps, no_overlap};
+use ferrotron_device::ops::{Activation, ActivationOps};
 use ferrotron_device::{Result, Stream, Tensor};
 
 use super::block::{BLOCK, Dst, DstRows, GRAIN, Src, apart, blocks, read_or};
@@ -184,8 +184,7 @@ multiversion! {
 
 impl ActivationOps for CpuOps {
     fn activation(&self, s: &Stream, f: Activation, x: &Tensor, y: &mut Tensor) -> Result<()> {
-        let n = check_plain("activation", x, &[y])?;
-        no_overlap("activation", y, &[x], true)?;
+        let n = check_plain("activation", x, None, y)?;
         let (x, y) = (apart(x, y), Out::of(y));
         self.run(s, move |team| {
             // SAFETY: stream order keeps the tensors until this job is done, and x is apart from y.
@@ -197,9 +196,7 @@ impl ActivationOps for CpuOps {
     }
 
     fn activation_backward(&self, s: &Stream, f: Activation, x: &Tensor, dy: &Tensor, dx: &mut Tensor) -> Result<()> {
-        let n = check_plain("activation_backward", x, &[dy, dx])?;
-        no_overlap("activation_backward", dx, &[dy], true)?;
-        no_overlap("activation_backward", dx, &[x], false)?;
+        let n = check_plain("activation_backward", x, Some(dy), dx)?;
         let (x, dy, dx) = (In::of(x), apart(dy, dx), Out::of(dx));
         self.run(s, move |team| {
             // SAFETY: stream order keeps the tensors until this job is done, and inputs are apart from dx.
@@ -211,7 +208,7 @@ impl ActivationOps for CpuOps {
     }
 
     fn glu(&self, s: &Stream, f: Activation, x: &Tensor, y: &mut Tensor) -> Result<()> {
-        let (t, width) = check_glu("glu", &[x], y)?;
+        let (t, width) = check_glu("glu", x, None, y)?;
         let (x, y) = (In::of(x), Out::of(y));
         self.run(s, move |team| {
             // SAFETY: stream order keeps the tensors until this job is done; the check has them apart.
@@ -224,8 +221,7 @@ impl ActivationOps for CpuOps {
     }
 
     fn glu_backward(&self, s: &Stream, f: Activation, x: &Tensor, dy: &Tensor, dx: &mut Tensor) -> Result<()> {
-        let (t, width) = check_glu("glu_backward", &[x, dx], dy)?;
-        no_overlap("glu_backward", dx, &[x], true)?;
+        let (t, width) = check_glu("glu_backward", x, Some(dx), dy)?;
         let (x, dy, dx) = (apart(x, dx), In::of(dy), Out::of(dx));
         self.run(s, move |team| {
             // SAFETY: stream order keeps the tensors until this job is done, and inputs are apart from dx.

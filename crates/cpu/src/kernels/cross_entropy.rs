@@ -1,7 +1,7 @@
 //! Cross-entropy in pieces. Contract: `ferrotron_device::ops::cross_entropy`.
 
-use ferrotron_device::ops::cross_entropy::{check, check_dz, check_rows};
-use ferrotron_device::ops::{CrossEntropyOps, no_overlap};
+use ferrotron_device::ops::CrossEntropyOps;
+use ferrotron_device::ops::cross_entropy::{check_backward, check_loss, check_rescale, check_stats};
 use ferrotron_device::{Result, Stream, Tensor};
 
 use super::block::{BLOCK, Dst, DstRows, GRAIN, Src, apart, blocks, read_or};
@@ -82,7 +82,7 @@ impl CrossEntropyOps for CpuOps {
         sum: &mut Tensor,
         target: &mut Tensor,
     ) -> Result<()> {
-        let (r, v) = check("ce_stats", z, labels, &[max, sum, target])?;
+        let (r, v) = check_stats(z, labels, [max, sum, target])?;
         let (z, labels) = (In::of(z), In::of(labels));
         let (max, sum, target) = (Out::of(max), Out::of(sum), Out::of(target));
         self.run(s, move |team| {
@@ -102,9 +102,7 @@ impl CrossEntropyOps for CpuOps {
     }
 
     fn ce_rescale(&self, s: &Stream, old_max: &Tensor, new_max: &Tensor, sum: &mut Tensor) -> Result<()> {
-        let n = sum.numel();
-        check_rows("ce_rescale", n, &[old_max, new_max, sum])?;
-        no_overlap("ce_rescale", sum, &[old_max, new_max], false)?;
+        let n = check_rescale(old_max, new_max, sum)?;
         let (old_max, new_max, sum) = (In::of(old_max), In::of(new_max), Out::of(sum));
         self.run(s, move |team| {
             // SAFETY: stream order keeps the tensors until this job is done.
@@ -122,12 +120,7 @@ impl CrossEntropyOps for CpuOps {
         lse: &mut Tensor,
         loss: &mut Tensor,
     ) -> Result<()> {
-        let n = max.numel();
-        check_rows("ce_loss", n, &[sum, target, lse, loss])?;
-        check_rows("ce_loss", n, &[max])?;
-        for out in [&*lse, &*loss] {
-            no_overlap("ce_loss", out, &[max, sum, target], false)?;
-        }
+        let n = check_loss([max, sum, target], lse, loss)?;
         let (max, sum, target) = (In::of(max), In::of(sum), In::of(target));
         let (lse, loss) = (Out::of(lse), Out::of(loss));
         self.run(s, move |team| {
@@ -157,10 +150,7 @@ impl CrossEntropyOps for CpuOps {
         scale: &Tensor,
         dz: &mut Tensor,
     ) -> Result<()> {
-        let (r, v) = check("ce_backward", z, labels, &[lse, weight])?;
-        check_dz("ce_backward", z, dz, scale)?;
-        no_overlap("ce_backward", dz, &[z], true)?;
-        no_overlap("ce_backward", dz, &[lse, weight, scale, labels], false)?;
+        let (r, v) = check_backward(z, labels, lse, weight, scale, dz)?;
         let (z, dz) = (apart(z, dz), Out::of(dz));
         let (labels, lse, weight, scale) = (In::of(labels), In::of(lse), In::of(weight), In::of(scale));
         self.run(s, move |team| {

@@ -1,7 +1,7 @@
 //! Element by element. Contract: `ferrotron_device::ops::elementwise`.
 
-use ferrotron_device::ops::elementwise::{check_copy, check_f32, check_same};
-use ferrotron_device::ops::{ElementwiseOps, expect_storage, no_overlap};
+use ferrotron_device::ops::elementwise::{check_copy, check_f32, check_same, check_weighted_sum};
+use ferrotron_device::ops::{ElementwiseOps, expect_storage};
 use ferrotron_device::{DevPtr, Result, Stream, Tensor};
 
 use super::block::{BLOCK, Dst, DstRows, GRAIN, Src, apart, blocks, read_or};
@@ -111,7 +111,6 @@ impl ElementwiseOps for CpuOps {
 
     fn copy(&self, s: &Stream, x: &Tensor, y: &mut Tensor) -> Result<()> {
         let n = check_copy(x, y)?;
-        no_overlap("copy", y, &[x], x.dtype() == y.dtype())?;
         if x.dtype() == y.dtype() {
             if x.same_memory(y) {
                 return Ok(());
@@ -128,8 +127,7 @@ impl ElementwiseOps for CpuOps {
     }
 
     fn add(&self, s: &Stream, a: &Tensor, b: &Tensor, y: &mut Tensor) -> Result<()> {
-        let n = check_same("add", a, &[b, y])?;
-        no_overlap("add", y, &[a, b], true)?;
+        let n = check_same("add", a, b, y)?;
         let (a, b, y) = (apart(a, y), apart(b, y), Out::of(y));
         self.run(s, move |team| {
             // SAFETY: stream order keeps the tensors until this job is done; what is not `None` is apart from y.
@@ -144,8 +142,7 @@ impl ElementwiseOps for CpuOps {
 
     fn axpy(&self, s: &Stream, alpha: f32, x: &Tensor, y: &mut Tensor) -> Result<()> {
         let n = x.numel();
-        check_f32("axpy", x, n, &[y])?;
-        no_overlap("axpy", y, &[x], false)?;
+        check_f32("axpy", x, n, y)?;
         let (x, y) = (In::of(x), Out::of(y));
         self.run(s, move |team| {
             // SAFETY: stream order keeps the tensors until this job is done, and they are apart.
@@ -155,8 +152,7 @@ impl ElementwiseOps for CpuOps {
     }
 
     fn scale(&self, s: &Stream, factor: &Tensor, x: &mut Tensor) -> Result<()> {
-        check_f32("scale", x, 1, &[factor])?;
-        no_overlap("scale", x, &[factor], false)?;
+        check_f32("scale", x, 1, factor)?;
         let (n, factor, x) = (x.numel(), In::of(factor), Out::of(x));
         self.run(s, move |team| {
             // SAFETY: stream order keeps the tensors until this job is done, and they are apart.
@@ -167,8 +163,7 @@ impl ElementwiseOps for CpuOps {
 
     fn column_sum(&self, s: &Stream, x: &Tensor, out: &mut Tensor) -> Result<()> {
         let (t, c) = (x.rows(), x.cols());
-        check_f32("column_sum", x, c, &[out])?;
-        no_overlap("column_sum", out, &[x], false)?;
+        check_f32("column_sum", x, c, out)?;
         let (x, out) = (In::of(x), Out::of(out));
         self.run(s, move |team| {
             // SAFETY: stream order keeps the tensors until this job is done, and they are apart.
@@ -178,10 +173,8 @@ impl ElementwiseOps for CpuOps {
     }
 
     fn weighted_sum(&self, s: &Stream, x: &Tensor, w: &Tensor, out: &mut Tensor) -> Result<()> {
-        check_f32("weighted_sum", x, x.numel(), &[x, w])?;
-        check_f32("weighted_sum", x, 1, &[out])?;
-        no_overlap("weighted_sum", out, &[x, w], false)?;
-        let (n, x, w, out) = (x.numel(), In::of(x), In::of(w), Out::of(out));
+        let n = check_weighted_sum(x, w, out)?;
+        let (x, w, out) = (In::of(x), In::of(w), Out::of(out));
         self.run(s, move |team| {
             // SAFETY: stream order keeps the tensors until this job is done, and out is apart from the others.
             let (x, w, out) = unsafe { (x.get::<f32>(), w.get::<f32>(), out.get::<f32>()) };

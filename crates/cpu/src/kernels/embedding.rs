@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use ferrotron_device::ops::{EmbeddingOps, embedding, expect_dtype};
-use ferrotron_device::{DType, Result, Stream, Tensor};
+use ferrotron_device::ops::{EmbeddingOps, embedding};
+use ferrotron_device::{Result, Stream, Tensor};
 
 use super::block::{BLOCK, ColumnRange, Dst, DstRows, Src, blocks, columns};
 use crate::CpuOps;
@@ -77,8 +77,7 @@ impl EmbeddingOps for CpuOps {
         accumulate: bool,
         y: &mut Tensor,
     ) -> Result<()> {
-        let (t, v, h) = embedding::check("embedding", ids, w, y)?;
-        expect_dtype("embedding", "dtype of the table", w, y.dtype())?;
+        let (t, v, h) = embedding::check(ids, w, y)?;
         let (ids, w, y) = (In::of(ids), In::of(w), Out::of(y));
         self.run(s, move |team| {
             // SAFETY: stream order keeps the tensors until this job is done; the check has y apart from w, and ids
@@ -89,8 +88,7 @@ impl EmbeddingOps for CpuOps {
     }
 
     fn embedding_backward(&self, s: &Stream, ids: &Tensor, first: usize, dy: &Tensor, dw: &mut Tensor) -> Result<()> {
-        let (_, v, h) = embedding::check("embedding_backward", ids, dw, dy)?;
-        expect_dtype("embedding_backward", "dtype of dw", dw, DType::F32)?;
+        let (_, v, h) = embedding::check_backward(ids, dy, dw)?;
         let (ids, dy, dw) = (In::of(ids), In::of(dy), Out::of(dw));
         self.run(s, move |team| {
             // SAFETY: as in the forward pass.

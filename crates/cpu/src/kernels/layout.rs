@@ -1,7 +1,7 @@
 //! Splits and merges of fused projections: copies. Contract: `ferrotron_device::ops::layout`.
 
 use ferrotron_device::ops::{LayoutOps, QkvDims};
-use ferrotron_device::{Error, Result, Stream, Tensor};
+use ferrotron_device::{Result, Stream, Tensor};
 
 use crate::CpuOps;
 use crate::dispatch;
@@ -18,16 +18,13 @@ struct Widths {
 }
 
 impl Widths {
-    fn of(op: &'static str, d: QkvDims) -> Result<Widths> {
-        if d.groups == 0 || d.head_dim == 0 || !d.heads.is_multiple_of(d.groups) {
-            return Err(Error::mismatch(op, "heads", format!("a multiple of {} groups", d.groups), d));
-        }
-        Ok(Widths {
+    fn of(d: QkvDims) -> Widths {
+        Widths {
             q_row: d.heads * d.head_dim,
             kv_row: d.groups * d.head_dim,
             q_group: d.heads / d.groups * d.head_dim,
             head: d.head_dim,
-        })
+        }
     }
 }
 
@@ -65,8 +62,7 @@ impl LayoutOps for CpuOps {
         v: &mut Tensor,
     ) -> Result<()> {
         let t = d.check("qkv_split", qkv, q, k, v)?;
-        let (w, cols, grain) =
-            (Widths::of("qkv_split", d)?, d.fused_cols(), row_grain(2 * qkv.cols() * qkv.dtype().size()));
+        let (w, cols, grain) = (Widths::of(d), d.fused_cols(), row_grain(2 * qkv.cols() * qkv.dtype().size()));
         let (qkv, q, k, v) = (In::of(qkv), Out::of(q), Out::of(k), Out::of(v));
         dispatch!(qkv.dtype(), T => self.run(s, move |team| {
             // SAFETY: stream order keeps the tensors until this job is done; the check has them apart.
@@ -83,8 +79,7 @@ impl LayoutOps for CpuOps {
 
     fn qkv_merge(&self, s: &Stream, d: QkvDims, q: &Tensor, k: &Tensor, v: &Tensor, qkv: &mut Tensor) -> Result<()> {
         let t = d.check("qkv_merge", qkv, q, k, v)?;
-        let (w, cols, grain) =
-            (Widths::of("qkv_merge", d)?, d.fused_cols(), row_grain(2 * qkv.cols() * qkv.dtype().size()));
+        let (w, cols, grain) = (Widths::of(d), d.fused_cols(), row_grain(2 * qkv.cols() * qkv.dtype().size()));
         let (q, k, v, qkv) = (In::of(q), In::of(k), In::of(v), Out::of(qkv));
         dispatch!(qkv.dtype(), T => self.run(s, move |team| {
             // SAFETY: stream order keeps the tensors until this job is done; the check has them apart.

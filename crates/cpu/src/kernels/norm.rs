@@ -3,9 +3,8 @@
 //! Both share their loops: RMSNorm is LayerNorm with a mean of zero and no bias. Weight gradients are summed before
 //! dx, which may overwrite dy, by tasks of [`COLUMNS`] columns that add rows in their order.
 
-use ferrotron_device::ops::activation::check_plain;
-use ferrotron_device::ops::norm::{check, check_grad};
-use ferrotron_device::ops::{NormOps, no_overlap};
+use ferrotron_device::ops::NormOps;
+use ferrotron_device::ops::norm::{check_backward, check_forward};
 use ferrotron_device::{Result, Stream, Tensor};
 
 use super::block::{BLOCK, Dst, DstRows, Src, blocks, read_or};
@@ -191,8 +190,7 @@ impl NormOps for CpuOps {
         y: &mut Tensor,
         rstd: &mut Tensor,
     ) -> Result<()> {
-        let (t, h) = check("rms_norm", x, &[w], y, rstd, 1)?;
-        no_overlap("rms_norm", y, &[x], false)?;
+        let (t, h) = check_forward("rms_norm", x, &[w], y, rstd, 1)?;
         let (x, w, y, rstd) = (In::of(x), In::of(w), Out::of(y), Out::of(rstd));
         self.run(s, move |team| {
             // SAFETY: stream order keeps the tensors until this job is done; the checks have them apart.
@@ -218,15 +216,7 @@ impl NormOps for CpuOps {
         dx: &mut Tensor,
         dw: Option<&mut Tensor>,
     ) -> Result<()> {
-        let op = "rms_norm_backward";
-        let (t, h) = check(op, x, &[w], dy, rstd, 1)?;
-        check_plain(op, x, &[dx])?;
-        no_overlap(op, dx, &[x, w, rstd], false)?;
-        no_overlap(op, dx, &[dy], true)?;
-        if let Some(dw) = dw.as_deref() {
-            check_grad(op, dw, h)?;
-            no_overlap(op, dw, &[x, w, rstd, dy, dx], false)?;
-        }
+        let (t, h) = check_backward("rms_norm_backward", x, w, rstd, 1, dy, dx, dw.as_deref().as_slice())?;
         let job = Backward {
             t,
             h,
@@ -254,8 +244,7 @@ impl NormOps for CpuOps {
         y: &mut Tensor,
         stats: &mut Tensor,
     ) -> Result<()> {
-        let (t, h) = check("layer_norm", x, &[w, b], y, stats, 2)?;
-        no_overlap("layer_norm", y, &[x], false)?;
+        let (t, h) = check_forward("layer_norm", x, &[w, b], y, stats, 2)?;
         let (x, w, b, y, stats) = (In::of(x), In::of(w), In::of(b), Out::of(y), Out::of(stats));
         self.run(s, move |team| {
             // SAFETY: stream order keeps the tensors until this job is done; the checks have them apart.
@@ -282,19 +271,10 @@ impl NormOps for CpuOps {
         dx: &mut Tensor,
         dwb: Option<(&mut Tensor, &mut Tensor)>,
     ) -> Result<()> {
-        let op = "layer_norm_backward";
-        let (t, h) = check(op, x, &[w], dy, stats, 2)?;
-        check_plain(op, x, &[dx])?;
-        no_overlap(op, dx, &[x, w, stats], false)?;
-        no_overlap(op, dx, &[dy], true)?;
-        if let Some((dw, db)) = &dwb {
-            for grad in [&**dw, &**db] {
-                check_grad(op, grad, h)?;
-                no_overlap(op, grad, &[x, w, stats, dy, dx], false)?;
-            }
-            no_overlap(op, dw, &[db], false)?;
-        }
-        let (dw, db) = dwb.map(|(dw, db)| (Out::of(dw), Out::of(db))).unzip();
+        let (dw, db) = dwb.unzip();
+        let grads = dw.as_deref().zip(db.as_deref()).map(|(dw, db)| [dw, db]);
+        let grads = grads.as_ref().map_or(&[][..], |g| g);
+        let (t, h) = check_backward("layer_norm_backward", x, w, stats, 2, dy, dx, grads)?;
         let job = Backward {
             t,
             h,
@@ -305,8 +285,8 @@ impl NormOps for CpuOps {
             centred: true,
             dy: In::of(dy),
             dx: Out::of(dx),
-            dw,
-            db,
+            dw: dw.map(Out::of),
+            db: db.map(Out::of),
         };
         self.run(s, move |team| job.run(team))
     }

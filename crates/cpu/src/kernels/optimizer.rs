@@ -1,8 +1,7 @@
 //! Optimizer updates: one pass, each array read and written once. Contract: `ferrotron_device::ops::optimizer`.
 
-use ferrotron_device::ops::elementwise::check_f32;
-use ferrotron_device::ops::optimizer::{BIAS1, BIAS2, GRAD_FACTOR, LR, WEIGHT_DECAY, check};
-use ferrotron_device::ops::{AdamConfig, OptimizerOps, no_overlap};
+use ferrotron_device::ops::optimizer::{BIAS1, BIAS2, GRAD_FACTOR, LR, WEIGHT_DECAY, check, check_reduction};
+use ferrotron_device::ops::{AdamConfig, OptimizerOps};
 use ferrotron_device::{Result, Stream, Tensor};
 
 use super::block::{Dst, DstRows, GRAIN, Src};
@@ -85,9 +84,6 @@ impl OptimizerOps for CpuOps {
         param: Option<&mut Tensor>,
     ) -> Result<()> {
         let n = check("adam", scalars, grad, &[master, m, v], param.as_deref())?;
-        for out in [&*master, &*m, &*v].into_iter().chain(param.as_deref()) {
-            no_overlap("adam", out, &[grad, scalars], false)?;
-        }
         let (scalars, grad) = (In::of(scalars), In::of(grad));
         let (master, m, v, param) = (Out::of(master), Out::of(m), Out::of(v), param.map(Out::of));
         self.run(s, move |team| {
@@ -124,9 +120,6 @@ impl OptimizerOps for CpuOps {
         param: Option<&mut Tensor>,
     ) -> Result<()> {
         let n = check("sgd", scalars, grad, &[master, buf], param.as_deref())?;
-        for out in [&*master, &*buf].into_iter().chain(param.as_deref()) {
-            no_overlap("sgd", out, &[grad, scalars], false)?;
-        }
         let (scalars, grad) = (In::of(scalars), In::of(grad));
         let (master, buf, param) = (Out::of(master), Out::of(buf), param.map(Out::of));
         self.run(s, move |team| {
@@ -150,9 +143,8 @@ impl OptimizerOps for CpuOps {
     }
 
     fn sum_squares(&self, s: &Stream, x: &Tensor, out: &mut Tensor) -> Result<()> {
-        check_f32("sum_squares", x, 1, &[out])?;
-        no_overlap("sum_squares", out, &[x], false)?;
-        let (n, x, out) = (x.numel(), In::of(x), Out::of(out));
+        let n = check_reduction("sum_squares", x, out)?;
+        let (x, out) = (In::of(x), Out::of(out));
         self.run(s, move |team| {
             // SAFETY: stream order keeps the tensors until this job is done, and they are apart.
             let (x, out) = unsafe { (Src::of(x), out.get::<f32>()) };
@@ -163,9 +155,8 @@ impl OptimizerOps for CpuOps {
     }
 
     fn count_zeros(&self, s: &Stream, x: &Tensor, out: &mut Tensor) -> Result<()> {
-        check_f32("count_zeros", x, 1, &[out])?;
-        no_overlap("count_zeros", out, &[x], false)?;
-        let (n, x, out) = (x.numel(), In::of(x), Out::of(out));
+        let n = check_reduction("count_zeros", x, out)?;
+        let (x, out) = (In::of(x), Out::of(out));
         self.run(s, move |team| {
             // SAFETY: stream order keeps the tensors until this job is done, and they are apart.
             let (x, out) = unsafe { (Src::of(x), out.get::<f32>()) };

@@ -38,25 +38,30 @@ pub trait ActivationOps {
     fn glu_backward(&self, s: &Stream, f: Activation, x: &Tensor, dy: &Tensor, dx: &mut Tensor) -> Result<()>;
 }
 
-/// Checks of the plain pair: all tensors alike.
-pub fn check_plain(op: &'static str, x: &Tensor, others: &[&Tensor]) -> Result<usize> {
+/// Checks of the plain pair: all tensors alike. Forward (no `dy`): `out` may be x; backward: dy, but not x.
+pub fn check_plain(op: &'static str, x: &Tensor, dy: Option<&Tensor>, out: &Tensor) -> Result<usize> {
     expect_storage(op, "dtype of x", x)?;
-    for t in others {
+    for t in dy.into_iter().chain([out]) {
         expect_numel(op, "elements", t, x.numel())?;
         expect_dtype(op, "dtype", t, x.dtype())?;
     }
+    no_overlap(op, out, &[x], dy.is_none())?;
+    no_overlap(op, out, dy.as_slice(), true)?;
     Ok(x.numel())
 }
 
-/// Checks of the gated pair; gives (T, F). `wide` is `[T,2F]`, `narrow` `[T,F]`.
-pub fn check_glu(op: &'static str, wide: &[&Tensor], narrow: &Tensor) -> Result<(usize, usize)> {
+/// Checks of the gated pair; gives (T, F). x and, backward, dx are `[T,2F]`; `narrow`, which is y or dy, `[T,F]`.
+pub fn check_glu(op: &'static str, x: &Tensor, dx: Option<&Tensor>, narrow: &Tensor) -> Result<(usize, usize)> {
     let (t, f) = (narrow.rows(), narrow.cols());
     expect_storage(op, "dtype", narrow)?;
-    for w in wide {
+    for w in dx.into_iter().chain([x]) {
         expect_numel(op, "elements of the gated tensor", w, t * 2 * f)?;
         crate::error::expect(op, "rows of the gated tensor", t, w.rows())?;
         expect_dtype(op, "dtype", w, narrow.dtype())?;
         no_overlap(op, narrow, &[w], false)?;
+    }
+    if let Some(dx) = dx {
+        no_overlap(op, dx, &[x], true)?;
     }
     Ok((t, f))
 }

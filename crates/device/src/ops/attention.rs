@@ -11,7 +11,7 @@
 //! Philox of (key; sample, query offset, key offset, global head), the same under any layout.
 
 use super::dropout::DropSite;
-use super::{expect_dtype, expect_numel, expect_storage, no_overlap};
+use super::{all_apart, expect_dtype, expect_numel, expect_storage};
 use crate::error::expect;
 use crate::{DType, Error, Result, Stream, Tensor};
 
@@ -69,8 +69,39 @@ pub struct AttentionArgs<'a> {
 }
 
 impl AttentionArgs<'_> {
-    /// Checks shapes and dtypes of inputs and of outputs shaped like q; gives (Tq, Tk, B).
-    pub fn check(&self, like_q: &[&Tensor], lse: &Tensor) -> Result<(usize, usize, usize)> {
+    /// Checks of the forward pass; gives (Tq, Tk, B).
+    pub fn check_forward(&self, o: &Tensor, lse: &Tensor) -> Result<(usize, usize, usize)> {
+        let size = self.check(&[o], lse)?;
+        all_apart("attention", &[o, lse], &[self.q, self.k, self.v, self.cu_q, self.cu_k])?;
+        Ok(size)
+    }
+
+    /// Checks of the backward pass; gives (Tq, Tk, B).
+    #[allow(clippy::too_many_arguments)]
+    pub fn check_backward(
+        &self,
+        o: &Tensor,
+        lse: &Tensor,
+        dout: &Tensor,
+        delta: &Tensor,
+        dq: &Tensor,
+        dk: &Tensor,
+        dv: &Tensor,
+    ) -> Result<(usize, usize, usize)> {
+        let op = "attention_backward";
+        let size = self.check(&[o, dout, dq], lse)?;
+        for (what, x, like) in
+            [("elements of dk", dk, self.k), ("elements of dv", dv, self.v), ("elements of delta", delta, lse)]
+        {
+            expect_numel(op, what, x, like.numel())?;
+            expect_dtype(op, "dtype of a gradient", x, like.dtype())?;
+        }
+        all_apart(op, &[delta, dq, dk, dv], &[self.q, self.k, self.v, self.cu_q, self.cu_k, o, lse, dout])?;
+        Ok(size)
+    }
+
+    /// Checks shapes and dtypes of inputs and of tensors shaped like q.
+    fn check(&self, like_q: &[&Tensor], lse: &Tensor) -> Result<(usize, usize, usize)> {
         let op = "attention";
         let d = &self.dims;
         if d.groups == 0 || !d.heads.is_multiple_of(d.groups) {
@@ -86,7 +117,6 @@ impl AttentionArgs<'_> {
         for o in like_q {
             expect_numel(op, "elements of o", o, self.q.numel())?;
             expect_dtype(op, "dtype of o", o, self.q.dtype())?;
-            no_overlap(op, o, &[self.k, self.v, lse], false)?;
         }
         expect_numel(op, "elements of lse", lse, d.heads * tq)?;
         expect_dtype(op, "dtype of lse", lse, DType::F32)?;
@@ -97,6 +127,9 @@ impl AttentionArgs<'_> {
             expect_numel(op, "sample ids", drop.sample, tq)?;
             expect_numel(op, "query offsets", drop.offset_q, tq)?;
             expect_numel(op, "key offsets", drop.offset_k, tk)?;
+            for ids in [drop.sample, drop.offset_q, drop.offset_k] {
+                expect_dtype(op, "dtype of dropout ids", ids, DType::I32)?;
+            }
         }
         Ok((tq, tk, self.cu_q.numel().saturating_sub(1)))
     }

@@ -8,7 +8,7 @@
 //!   `ce_backward`: dz = (exp(z - lse) - [v = label]) * weight[t] * scale[0]   (=)
 //! (Milakov & Gimelshein 2018 for the running form; Megatron's `vocab_parallel_cross_entropy` for the parallel one.)
 
-use super::{expect_dtype, expect_numel, expect_storage};
+use super::{all_apart, expect_dtype, expect_numel, expect_storage, no_overlap};
 use crate::{DType, Result, Stream, Tensor};
 
 /// Cross-entropy pieces. All statistics are F32.
@@ -56,8 +56,50 @@ pub trait CrossEntropyOps {
     ) -> Result<()>;
 }
 
-/// Checks logits against labels; gives (R, V).
-pub fn check(op: &'static str, z: &Tensor, labels: &Tensor, per_row: &[&Tensor]) -> Result<(usize, usize)> {
+/// Checks of `ce_stats`, with its three outputs; gives (R, V).
+pub fn check_stats(z: &Tensor, labels: &Tensor, stats: [&Tensor; 3]) -> Result<(usize, usize)> {
+    all_apart("ce_stats", &stats, &[z, labels])?;
+    check("ce_stats", z, labels, &stats)
+}
+
+/// Checks of `ce_rescale`; gives T.
+pub fn check_rescale(old_max: &Tensor, new_max: &Tensor, sum: &Tensor) -> Result<usize> {
+    let op = "ce_rescale";
+    check_rows(op, sum.numel(), &[old_max, new_max, sum])?;
+    no_overlap(op, sum, &[old_max, new_max], false)?;
+    Ok(sum.numel())
+}
+
+/// Checks of `ce_loss`, with its inputs max, sum and target; gives T.
+pub fn check_loss(stats: [&Tensor; 3], lse: &Tensor, loss: &Tensor) -> Result<usize> {
+    let (op, n) = ("ce_loss", stats[0].numel());
+    check_rows(op, n, &stats)?;
+    check_rows(op, n, &[lse, loss])?;
+    all_apart(op, &[lse, loss], &stats)?;
+    Ok(n)
+}
+
+/// Checks of `ce_backward`; dz may be z. Gives (R, V).
+pub fn check_backward(
+    z: &Tensor,
+    labels: &Tensor,
+    lse: &Tensor,
+    weight: &Tensor,
+    scale: &Tensor,
+    dz: &Tensor,
+) -> Result<(usize, usize)> {
+    let op = "ce_backward";
+    expect_numel(op, "elements of dz", dz, z.numel())?;
+    expect_storage(op, "dtype of dz", dz)?;
+    expect_numel(op, "elements of scale", scale, 1)?;
+    expect_dtype(op, "dtype of scale", scale, DType::F32)?;
+    no_overlap(op, dz, &[z], dz.dtype() == z.dtype())?;
+    no_overlap(op, dz, &[labels, lse, weight, scale], false)?;
+    check(op, z, labels, &[lse, weight])
+}
+
+/// Checks logits against labels and statistics; gives (R, V).
+fn check(op: &'static str, z: &Tensor, labels: &Tensor, per_row: &[&Tensor]) -> Result<(usize, usize)> {
     let (r, v) = (z.rows(), z.cols());
     expect_dtype(op, "dtype of the logits", z, DType::F32)?;
     expect_numel(op, "labels", labels, r)?;
@@ -67,18 +109,10 @@ pub fn check(op: &'static str, z: &Tensor, labels: &Tensor, per_row: &[&Tensor])
 }
 
 /// Checks statistics `F32[n]`.
-pub fn check_rows(op: &'static str, n: usize, per_row: &[&Tensor]) -> Result<()> {
+fn check_rows(op: &'static str, n: usize, per_row: &[&Tensor]) -> Result<()> {
     for t in per_row {
         expect_numel(op, "elements of a statistic", t, n)?;
         expect_dtype(op, "dtype of a statistic", t, DType::F32)?;
     }
     Ok(())
-}
-
-/// Checks the gradient of logits.
-pub fn check_dz(op: &'static str, z: &Tensor, dz: &Tensor, scale: &Tensor) -> Result<()> {
-    expect_numel(op, "elements of dz", dz, z.numel())?;
-    expect_storage(op, "dtype of dz", dz)?;
-    expect_numel(op, "elements of scale", scale, 1)?;
-    expect_dtype(op, "dtype of scale", scale, DType::F32)
 }

@@ -4,7 +4,7 @@
 //! `drop_threshold(p)`; kept elements are scaled by 1/(1-p). The mask is recomputed in backward, never stored.
 //! (Attention uses the fourth counter word for the head, and `head + 1` there, so that the two never meet.)
 
-use super::{expect_dtype, expect_numel, expect_storage};
+use super::{expect_dtype, expect_numel, expect_storage, no_overlap};
 use crate::{DType, Error, Result, Stream, Tensor};
 
 /// Probability and key of one dropout in one step.
@@ -57,7 +57,10 @@ impl DropSite {
         for ids in [sample, offset] {
             expect_numel(op, "ids", ids, x.rows())?;
             expect_dtype(op, "dtype of ids", ids, DType::I32)?;
+            no_overlap(op, y, &[ids], false)?;
         }
+        no_overlap(op, y, &[x], true)?;
+        no_overlap(op, y, residual.as_slice(), true)?;
         Ok((x.rows(), x.cols()))
     }
 }

@@ -1,6 +1,6 @@
 //! Element by element, and the two small reductions that layers need.
 
-use super::{expect_dtype, expect_numel, expect_storage};
+use super::{expect_dtype, expect_numel, expect_storage, no_overlap};
 use crate::{DType, Result, Stream, Tensor};
 
 /// Plain loops over elements.
@@ -27,32 +27,43 @@ pub trait ElementwiseOps {
     fn weighted_sum(&self, s: &Stream, x: &Tensor, w: &Tensor, out: &mut Tensor) -> Result<()>;
 }
 
-/// Checks that all have x's element count and dtype; gives the count.
-pub fn check_same(op: &'static str, x: &Tensor, others: &[&Tensor]) -> Result<usize> {
-    expect_storage(op, "dtype", x)?;
-    for t in others {
-        expect_numel(op, "elements", t, x.numel())?;
-        expect_dtype(op, "dtype", t, x.dtype())?;
+/// Checks that a, b and y, which may be either, have one element count and dtype; gives the count.
+pub fn check_same(op: &'static str, a: &Tensor, b: &Tensor, y: &Tensor) -> Result<usize> {
+    expect_storage(op, "dtype", a)?;
+    for t in [b, y] {
+        expect_numel(op, "elements", t, a.numel())?;
+        expect_dtype(op, "dtype", t, a.dtype())?;
     }
-    Ok(x.numel())
+    no_overlap(op, y, &[a, b], true)?;
+    Ok(a.numel())
 }
 
-/// Checks a copy: equal counts; equal dtypes or both storage dtypes.
+/// Checks a copy: equal counts; equal dtypes or both storage dtypes; apart, unless it copies a tensor onto itself.
 pub fn check_copy(x: &Tensor, y: &Tensor) -> Result<usize> {
     expect_numel("copy", "elements", y, x.numel())?;
     if x.dtype() != y.dtype() {
         expect_storage("copy", "dtype of x", x)?;
         expect_storage("copy", "dtype of y", y)?;
     }
+    no_overlap("copy", y, &[x], x.dtype() == y.dtype())?;
     Ok(x.numel())
 }
 
-/// Checks a storage tensor against an F32 one of `n` elements.
-pub fn check_f32(op: &'static str, x: &Tensor, n: usize, f32s: &[&Tensor]) -> Result<()> {
+/// Checks a storage tensor against an F32 one of `n` elements, apart from it.
+pub fn check_f32(op: &'static str, x: &Tensor, n: usize, other: &Tensor) -> Result<()> {
     expect_storage(op, "dtype of x", x)?;
-    for t in f32s {
-        expect_numel(op, "elements", t, n)?;
+    expect_numel(op, "elements", other, n)?;
+    expect_dtype(op, "dtype", other, DType::F32)?;
+    no_overlap(op, other, &[x], false)
+}
+
+/// Checks a weighted sum; gives the number of terms.
+pub fn check_weighted_sum(x: &Tensor, w: &Tensor, out: &Tensor) -> Result<usize> {
+    let op = "weighted_sum";
+    expect_numel(op, "weights", w, x.numel())?;
+    for t in [x, w] {
         expect_dtype(op, "dtype", t, DType::F32)?;
+        check_f32(op, t, 1, out)?;
     }
-    Ok(())
+    Ok(x.numel())
 }

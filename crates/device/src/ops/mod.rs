@@ -82,3 +82,12 @@ pub fn no_overlap(op: &'static str, out: &Tensor, inputs: &[&Tensor], in_place: 
     }
     Ok(())
 }
+
+/// In debug builds, refuses outputs that share bytes with an input or with each other.
+pub fn all_apart(op: &'static str, outs: &[&Tensor], inputs: &[&Tensor]) -> Result<()> {
+    for (i, out) in outs.iter().enumerate() {
+        no_overlap(op, out, inputs, false)?;
+        no_overlap(op, out, &outs[..i], false)?;
+    }
+    Ok(())
+}

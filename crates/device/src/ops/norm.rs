@@ -7,7 +7,7 @@
 //! With `plus_one` the factor is `1 + w` (Megatron's `--apply-layernorm-1p`).
 //! dx is overwritten; dw and db accumulate.
 
-use super::{expect_dtype, expect_numel, expect_storage, no_overlap};
+use super::{all_apart, expect_dtype, expect_numel, expect_storage, no_overlap};
 use crate::{DType, Result, Stream, Tensor};
 
 /// Normalisations.
@@ -67,8 +67,8 @@ pub trait NormOps {
     ) -> Result<()>;
 }
 
-/// Checks of all four; `per_row` statistics a row. Gives (T, H).
-pub fn check(
+/// Checks of all four; `per_row` statistics a row, y is dy in the backward pass. Gives (T, H).
+fn check(
     op: &'static str,
     x: &Tensor,
     w: &[&Tensor],
@@ -93,8 +93,41 @@ pub fn check(
     Ok((t, h))
 }
 
-/// Checks a weight gradient.
-pub fn check_grad(op: &'static str, dw: &Tensor, h: usize) -> Result<()> {
-    expect_numel(op, "elements of dw", dw, h)?;
-    expect_dtype(op, "dtype of dw", dw, DType::F32)
+/// Checks of the forward pass: those of [`check`], and x apart from what is written. Gives (T, H).
+pub fn check_forward(
+    op: &'static str,
+    x: &Tensor,
+    w: &[&Tensor],
+    y: &Tensor,
+    stats: &Tensor,
+    per_row: usize,
+) -> Result<(usize, usize)> {
+    let size = check(op, x, w, y, stats, per_row)?;
+    all_apart(op, &[y, stats], &[x])?;
+    Ok(size)
+}
+
+/// Checks of the backward pass; dx may be dy, weight gradients are apart from everything. Gives (T, H).
+#[allow(clippy::too_many_arguments)]
+pub fn check_backward(
+    op: &'static str,
+    x: &Tensor,
+    w: &Tensor,
+    stats: &Tensor,
+    per_row: usize,
+    dy: &Tensor,
+    dx: &Tensor,
+    grads: &[&Tensor],
+) -> Result<(usize, usize)> {
+    let (t, h) = check(op, x, &[w], dy, stats, per_row)?;
+    expect_numel(op, "elements of dx", dx, t * h)?;
+    expect_dtype(op, "dtype of dx", dx, x.dtype())?;
+    no_overlap(op, dx, &[x, w, stats], false)?;
+    no_overlap(op, dx, &[dy], true)?;
+    for dw in grads {
+        expect_numel(op, "elements of dw", dw, h)?;
+        expect_dtype(op, "dtype of dw", dw, DType::F32)?;
+    }
+    all_apart(op, grads, &[x, w, stats, dy, dx])?;
+    Ok((t, h))
 }

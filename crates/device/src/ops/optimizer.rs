@@ -10,7 +10,7 @@
 //!   `w -= lr * (m / c1) / (sqrt(v / c2) + eps)`
 //! SGD: `buf = mu buf + (g + wd w)`, `w -= lr buf` (torch's, no dampening; the first step's buf starts at 0).
 
-use super::{expect_dtype, expect_numel, expect_storage};
+use super::{all_apart, expect_dtype, expect_numel, expect_storage, no_overlap};
 use crate::{DType, Result, Stream, Tensor};
 
 /// Number of device scalars that updates read.
@@ -74,14 +74,14 @@ pub trait OptimizerOps {
         param: Option<&mut Tensor>,
     ) -> Result<()>;
 
-    /// `out[0] += sum x^2` over x `F32[P]`, out `F32[1]`. Partial sums in f64, in an order given by the length.
+    /// `out[0] += sum x^2` over x `A[P]`, out `F32[1]`. Partial sums in f64, in an order given by the length.
     fn sum_squares(&self, s: &Stream, x: &Tensor, out: &mut Tensor) -> Result<()>;
 
-    /// `out[0] += number of zeros` of x `F32[P]`, for `--log-num-zeros-in-grad`.
+    /// `out[0] += number of zeros` of x `A[P]`, for `--log-num-zeros-in-grad`.
     fn count_zeros(&self, s: &Stream, x: &Tensor, out: &mut Tensor) -> Result<()>;
 }
 
-/// Checks flat ranges; gives P.
+/// Checks flat ranges: `state` (master first) is updated from `grad`, `param` written. Gives P.
 pub fn check(
     op: &'static str,
     scalars: &Tensor,
@@ -99,6 +99,15 @@ pub fn check(
     if let Some(w) = param {
         expect_numel(op, "elements of the parameter range", w, p)?;
         expect_storage(op, "dtype of the parameter range", w)?;
+        no_overlap(op, w, &[grad, scalars], false)?;
+        no_overlap(op, w, state, false)?;
     }
+    all_apart(op, state, &[grad, scalars])?;
     Ok(p)
+}
+
+/// Checks of the two reductions; gives P.
+pub fn check_reduction(op: &'static str, x: &Tensor, out: &Tensor) -> Result<usize> {
+    super::elementwise::check_f32(op, x, 1, out)?;
+    Ok(x.numel())
 }

@@ -5,7 +5,7 @@
 //! The backward pass is the rotation by the negative angle (`inverse`). Tables come from the host, so that scaled
 //! variants (Llama 3, YaRN with its magnitude) need no kernel of their own.
 
-use super::{expect_dtype, expect_numel, expect_storage};
+use super::{expect_dtype, expect_numel, expect_storage, no_overlap};
 use crate::{DType, Error, Result, Stream, Tensor};
 
 /// Shape of the rotation.
@@ -48,6 +48,7 @@ impl RopeDims {
             expect_dtype(op, "dtype of the table", table, DType::F32)?;
             expect_numel(op, "columns of the table", table, table.rows() * (self.rot / 2))?;
         }
+        no_overlap(op, x, &[cos, sin, positions], false)?;
         Ok((t, n, d))
     }
 }
