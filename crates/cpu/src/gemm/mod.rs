@@ -47,6 +47,7 @@ pub(crate) struct Tile {
     pub a: *const f32,
     /// 0 when A is packed. Else floats from row to row of A as stored, the K elements of each side by side: for kernels
     /// that can read it so.
+    #[cfg_attr(not(all(target_arch = "x86_64", not(ferrotron_portable))), expect(dead_code))]
     pub a_row: usize,
     /// Panel of B, NR floats a step.
     pub b: *const f32,
