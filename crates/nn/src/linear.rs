@@ -10,6 +10,7 @@ use ferrotron_device::{Result, Tensor};
 use ferrotron_runtime::{Ctx, Init, Layer, Micro, ParamId, ParamSpec, WeightGrads};
 
 use crate::Builder;
+use crate::build::Sees;
 
 /// Sizes and initial values of a linear layer.
 #[derive(Clone, Debug)]
@@ -85,7 +86,7 @@ impl Layer for ColumnLinear {
             let x = cx.gather_rows(x)?;
             cx.accumulate_weight_grad(self.weight, &dy, &x)?;
         }
-        accumulate_bias_grad(cx, self.bias, &dy)
+        self.bias.map_or(Ok(()), |b| cx.accumulate_bias_grad(b, &dy))
     }
 }
 
@@ -101,7 +102,7 @@ impl RowLinear {
     pub fn new(b: &mut Builder<'_>, l: &LinearSpec<'_>) -> RowLinear {
         let out = l.out_parts.iter().sum();
         let weight = b.split_cols(&format!("{}.weight", l.name), out, l.inputs);
-        let bias = l.bias.then(|| b.replicated_vector(format!("{}.bias", l.name), out, Init::Zeros, false));
+        let bias = l.bias.then(|| b.replicated_vector(format!("{}.bias", l.name), out, Init::Zeros, Sees::All));
         RowLinear { weight: b.table.add(ParamSpec::matrix(weight, l.std)), bias, out }
     }
 }
@@ -141,17 +142,8 @@ impl Layer for RowLinear {
 }
 
 impl RowLinear {
-    fn accumulate(&self, cx: &Ctx, dy: &Tensor, x: &Tensor) -> Result<()> {
-        if cx.trainable(self.weight) {
-            cx.accumulate_weight_grad(self.weight, dy, x)?;
-        }
-        accumulate_bias_grad(cx, self.bias, dy)
-    }
-}
-
-fn accumulate_bias_grad(cx: &Ctx, bias: Option<ParamId>, dy: &Tensor) -> Result<()> {
-    match bias {
-        Some(b) if cx.trainable(b) => cx.ops().column_sum(&cx.stream, dy, &mut cx.params.grad(b)?),
-        _ => Ok(()),
+    fn accumulate(&self, cx: &mut Ctx, dy: &Tensor, x: &Tensor) -> Result<()> {
+        cx.accumulate_weight_grad(self.weight, dy, x)?;
+        self.bias.map_or(Ok(()), |b| cx.accumulate_bias_grad(b, dy))
     }
 }

@@ -5,6 +5,7 @@ use ferrotron_device::{Result, Tensor};
 use ferrotron_runtime::{Ctx, Init, Layer, Micro, ParamId};
 
 use crate::Builder;
+use crate::build::Sees;
 
 /// Which normalisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +14,17 @@ pub enum NormKind {
     Layer,
     /// Root mean square, weight only.
     Rms,
+}
+
+/// Which normalisation, and how.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormConfig {
+    /// Layer or RMS.
+    pub kind: NormKind,
+    /// Epsilon.
+    pub eps: f32,
+    /// The stored weight is the factor less 1 (`--apply-layernorm-1p`).
+    pub plus_one: bool,
 }
 
 /// A normalisation.
@@ -25,13 +37,13 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// Registers `name.weight` (and `name.bias`) of `width` elements. `plus_one`: the stored weight is the factor
-    /// less 1 (`--apply-layernorm-1p`).
-    pub fn new(b: &mut Builder<'_>, name: &str, kind: NormKind, width: usize, eps: f32, plus_one: bool) -> Norm {
+    /// Registers `name.weight` (and `name.bias`) of `width` elements.
+    pub fn new(b: &mut Builder<'_>, name: &str, width: usize, c: NormConfig, sees: Sees) -> Norm {
+        let NormConfig { kind, eps, plus_one } = c;
         let init = if plus_one { Init::Zeros } else { Init::Ones };
-        let weight = b.replicated_vector(format!("{name}.weight"), width, init, true);
+        let weight = b.replicated_vector(format!("{name}.weight"), width, init, sees);
         let bias =
-            (kind == NormKind::Layer).then(|| b.replicated_vector(format!("{name}.bias"), width, Init::Zeros, true));
+            (kind == NormKind::Layer).then(|| b.replicated_vector(format!("{name}.bias"), width, Init::Zeros, sees));
         Norm { weight, bias, eps, plus_one, width }
     }
 
@@ -78,18 +90,22 @@ impl Layer for Norm {
         let (x, stats) = saved;
         let mut dx = cx.pool.alloc(x.dtype(), *x.shape())?;
         let w = cx.weight(self.weight).data;
-        let mut dw = if cx.trainable(self.weight) { Some(cx.params.grad(self.weight)?) } else { None };
-        let ops = cx.ops();
+        let grads = |cx: &Ctx, id: ParamId| if cx.trainable(id) { cx.params.grad(id).map(Some) } else { Ok(None) };
+        let mut dw = grads(cx, self.weight)?;
         match self.bias {
             Some(b) => {
-                let mut db = if cx.trainable(b) { Some(cx.params.grad(b)?) } else { None };
+                let mut db = grads(cx, b)?;
                 let dwb = dw.as_mut().zip(db.as_mut());
-                ops.layer_norm_backward(&cx.stream, self.plus_one, &x, &w, &stats, &dy, &mut dx, dwb)?;
+                cx.ops().layer_norm_backward(&cx.stream, self.plus_one, &x, &w, &stats, &dy, &mut dx, dwb)?;
+                // The kernel has added to both gradients; these calls only take note of it.
+                cx.add_grad(b, |_, _| Ok(()))?;
             }
             None => {
-                ops.rms_norm_backward(&cx.stream, self.plus_one, &x, &w, &stats, &dy, &mut dx, dw.as_mut())?;
+                let dw = dw.as_mut();
+                cx.ops().rms_norm_backward(&cx.stream, self.plus_one, &x, &w, &stats, &dy, &mut dx, dw)?;
             }
         }
+        cx.add_grad(self.weight, |_, _| Ok(()))?;
         Ok((dx, ()))
     }
 
