@@ -53,7 +53,7 @@ pub fn pretrain(rank: Rank<'_>, out: &mut dyn Write) -> Result<Ending> {
     let (tp, pp) = (&t.cx.groups.tp, &t.cx.groups.pp);
     log.line(lines::parameter_count(tp.rank(), pp.rank(), t.cx.params.table().numel() as u64))?;
     for notice in std::mem::take(&mut t.notices) {
-        log.line(format!("note: {notice}"))?;
+        log.line(notice)?;
     }
     load(&mut t, &mut log)?;
     log.event(Event::ModelBuilt)?;
