@@ -86,6 +86,34 @@ fn the_metrics_port_answers_while_training() {
 }
 
 #[test]
+fn writers_that_cannot_start_end_the_run_before_it_begins() {
+    let taken = std::net::TcpListener::bind(("0.0.0.0", 0)).unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let (code, message) = fail(&mut tiny(&format!("--prometheus-port {port}")));
+    assert!(code == 1 && message.contains(&format!("cannot serve metrics on port {port}")), "{message}");
+    let t = Temp::new("nofolder");
+    std::fs::write(t.path("file"), "").unwrap();
+    let page = t.path("file/run.html");
+    let (code, message) = fail(&mut tiny(&format!("--report {}", page.display())));
+    assert!(code == 1 && message.contains(&page.display().to_string()), "{message}");
+}
+
+#[test]
+fn a_stopped_run_is_shown_as_stopped() {
+    let t = Temp::new("stopped");
+    let page = t.path("run.html");
+    let words = format!("--train-iters 100000 --report {}", page.display());
+    let mut child = tiny(&words).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|l| l.unwrap());
+    lines.find(|l| l.contains("iteration        3/")).unwrap();
+    std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(lines.any(|l| l.contains("stopped by signal 15")));
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(html.contains("failed: stopped by signal 15"), "{html}");
+}
+
+#[test]
 fn tensorboard_has_megatrons_tags() {
     let t = Temp::new("tensorboard");
     let dir = t.path("tb");
@@ -193,9 +221,17 @@ fn a_profile_traces_its_iterations_on_its_ranks() {
             assert!(*ts >= outer - 0.002 && ts + dur <= outer + length + 0.002, "{name} lies in its iteration");
         }
     }
+    // Between iterations: validation after iteration 6, saves after 6 and 7; none outside of the window.
+    let (more, saves) = (t.path("more"), t.path("ckpt"));
+    let window =
+        format!("--profile --profile-step-start 5 --profile-step-end 8 --profile-save-path {}", more.display());
+    succeed(&mut tiny(&format!("{window} --save-interval 1 --save {}", saves.display())));
+    let trace = std::fs::read_to_string(more.join("trace-rank0.json")).unwrap();
+    let scopes = |name: &str| trace.matches(&format!("\"name\": \"{name}\"")).count();
+    assert_eq!((scopes("iteration"), scopes("eval-time"), scopes("save-checkpoint")), (3, 1, 2), "{trace}");
     // A run that ends inside the window leaves a whole file as well.
-    succeed(&mut tiny(&format!("{window} --profile-save-path {} --exit-interval 3", dir.display())));
-    let trace = std::fs::read_to_string(dir.join("trace-rank0.json")).unwrap();
+    succeed(&mut tiny(&format!("{window} --exit-interval 7")));
+    let trace = std::fs::read_to_string(more.join("trace-rank0.json")).unwrap();
     assert!(serde_json::from_str::<Vec<serde_json::Value>>(&trace).is_ok(), "{trace}");
 }
 

@@ -26,6 +26,9 @@ pub enum Ending {
     Signal(i32),
 }
 
+/// Level of a timer that is a scope of `--profile`'s trace and never a line of the log.
+const TRACE_ONLY: u8 = u8::MAX;
+
 /// Name of our format in Megatron's "saving checkpoint" line.
 const FORMAT: &str = "ferrotron";
 
@@ -164,20 +167,25 @@ fn load(t: &mut Trainer, log: &mut Reporter<'_>) -> Result<()> {
 }
 
 /// Saves below `--save`, unless this iteration is saved already or nothing was trained.
-fn save(t: &Trainer, log: &mut Reporter<'_>, saved_at: &mut Option<u64>) -> Result<()> {
-    let Some(root) = &t.config.checkpoint.save else { return Ok(()) };
+fn save(t: &mut Trainer, log: &mut Reporter<'_>, saved_at: &mut Option<u64>) -> Result<()> {
+    let Some(root) = t.config.checkpoint.save.clone() else { return Ok(()) };
     let n = t.progress.iteration;
     if n == 0 || *saved_at == Some(n) {
         return Ok(());
     }
-    log.line(lines::saving_checkpoint(Timestamp::now(), n, root, FORMAT))?;
-    t.save(root)?;
+    log.line(lines::saving_checkpoint(Timestamp::now(), n, &root, FORMAT))?;
+    t.timers.start("save-checkpoint", TRACE_ONLY);
+    t.save(&root)?;
+    t.timers.stop("save-checkpoint");
     *saved_at = Some(n);
-    log.saved(t, root, place(t))
+    log.saved(t, &root, place(t))
 }
 
 fn evaluate(t: &mut Trainer, log: &mut Reporter<'_>, set: EvalSet, point: EvaluationPoint) -> Result<()> {
-    match t.evaluate(set)? {
+    t.timers.start("eval-time", TRACE_ONLY);
+    let loss = t.evaluate(set)?;
+    t.timers.stop("eval-time");
+    match loss {
         Some(loss) => log.evaluation(t, point, loss),
         None => Ok(()),
     }
@@ -186,7 +194,7 @@ fn evaluate(t: &mut Trainer, log: &mut Reporter<'_>, set: EvalSet, point: Evalua
 /// The exits of Megatron's `checkpoint_and_decide_exit`, in its order. All ranks come to the same answer: wishes were
 /// summed over them in the step.
 fn leave_early(
-    t: &Trainer,
+    t: &mut Trainer,
     log: &mut Reporter<'_>,
     leave: Leave,
     signals: &Signals,
