@@ -1,4 +1,5 @@
 //! Whole runs of the program: precisions, guards, schedules, exits, and what it says when something is wrong.
+#![allow(clippy::unwrap_used)] // a test that cannot go on stops
 
 mod common;
 
@@ -84,6 +85,24 @@ fn every_architecture_flag_trains() {
         let curve = curve(&succeed(&mut tiny(words)));
         assert!(curve.len() == 12 && curve[11] < curve[0], "{words}: {curve:?}");
     }
+}
+
+#[test]
+fn skipped_iterations_consume_their_samples() {
+    let log = succeed(&mut tiny("--iterations-to-skip 2 3"));
+    assert!(!log.contains("iteration        3/") && !log.contains("iteration        4/"), "{log}");
+    let fifth = log.lines().find(|l| l.contains("iteration        5/")).unwrap();
+    assert!(fifth.contains("consumed samples:           20 |") && fifth.contains("skipped samples:            8 |"));
+}
+
+#[test]
+fn full_validation_reads_the_whole_set() {
+    let log = succeed(&mut tiny("--full-validation --eval-interval 12 --split 9980,19,1"));
+    let losses: Vec<&str> =
+        log.lines().filter(|l| l.contains("validation loss at") && l.contains("set | lm")).collect();
+    let during = log.lines().find(|l| l.contains("validation loss at iteration 12 | ")).unwrap();
+    let value = |l: &str| l.split("lm loss value: ").nth(1).unwrap().split(' ').next().unwrap().to_string();
+    assert_eq!(value(losses[0]), value(during), "every full validation sees the same samples:\n{log}");
 }
 
 #[test]

@@ -63,6 +63,10 @@ pub fn pretrain(rank: Rank<'_>, out: &mut dyn Write) -> Result<Ending> {
     if !t.config.train.skip_train {
         log.event(Event::TrainingStarts)?;
         while t.progress.iteration < t.train_iters {
+            if t.skips_next() {
+                t.skip()?;
+                continue;
+            }
             let began = Instant::now();
             let report = t.step(wish(&t, &log, &rank.signals))?;
             log.step(&mut t, &report, began.elapsed().as_secs_f64())?;

@@ -14,7 +14,7 @@ use ferrotron_optim::{MicrobatchCalculator, Optimizer, ParamScheduler};
 use ferrotron_runtime::{Ctx, CtxOptions, ParamStore, ParamTable, StoreOptions, SyncOptions};
 use ferrotron_schedule::{ChunkPlan, Ring, chunks_of_stage};
 use ferrotron_telemetry::Timers;
-use ferrotron_tokenizer::Tokenizer;
+use ferrotron_tokenizer::{TikTokenOptions, Tokenizer};
 
 use crate::batch::BatchSource;
 use crate::trainer::Sources;
@@ -50,7 +50,12 @@ pub fn open_device(c: &Config, env: &Environment, local_ranks: usize) -> Result<
 
 /// The tokenizer and the padded vocabulary.
 pub fn tokenizer(c: &Config) -> Result<(Arc<dyn Tokenizer>, usize)> {
-    let tokenizer = ferrotron_tokenizer::build(&bridge::tokenizer_spec(c))?;
+    let t = &c.data.tokenizer;
+    let tiktoken = TikTokenOptions {
+        pattern: t.tiktoken_pattern.clone(),
+        num_special_tokens: usize::try_from(t.tiktoken_num_special_tokens).unwrap_or(usize::MAX),
+    };
+    let tokenizer = ferrotron_tokenizer::build_with(&bridge::tokenizer_spec(c), &tiktoken)?;
     let size = c.model.vocab.vocab_size.unwrap_or(0).max(tokenizer.vocab_size());
     let padded = c.model.vocab.padded(size, c.parallel.tp).map_err(Error::Setting)?;
     Ok((tokenizer, padded))

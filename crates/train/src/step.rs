@@ -98,6 +98,22 @@ impl Trainer {
         Ok(report)
     }
 
+    /// True when the next iteration's data is to be passed over (`--iterations-to-skip`, which Megatron
+    /// compares with the number of iterations done before).
+    pub fn skips_next(&self) -> bool {
+        self.config.train.iterations_to_skip.contains(&self.progress.iteration)
+    }
+
+    /// Passes over a global batch: its samples count as consumed and as skipped, nothing else changes.
+    pub fn skip(&mut self) -> Result<()> {
+        let samples = self.batches.current().running_global_batch_size;
+        self.progress.iteration += 1;
+        self.progress.consumed_samples += samples;
+        self.progress.skipped_samples += samples;
+        self.batches.update(self.progress.consumed_samples)?;
+        Ok(())
+    }
+
     /// Gradients of a global batch, into zeroed buffers, under the loss scale.
     fn forward_backward(&mut self, micros: &[MicroHost]) -> Result<()> {
         let steps = self.schedule(micros.len())?;

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
+use super::Options;
 use super::watch::{Run, watch};
 
-/// Steps of one turn; the first ones, with their page faults and lazy set-up, are left out.
-const STEPS: usize = 9;
-const WARM_UP: usize = 3;
+/// First steps of a turn, with their page faults and lazy set-up: left out.
+pub const WARM_UP: usize = 3;
 /// Bytes of a parameter in f32 with AdamW: weight, gradient, two moments.
 const STATE: u64 = 16;
 /// What is asked of our speed, and of our memory beyond the state, in shares of the peer's.
@@ -47,7 +47,7 @@ impl Model {
         self.seq * self.batch
     }
 
-    fn ours(&self, root: &Path) -> Command {
+    fn ours(&self, root: &Path, steps: usize) -> Command {
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
         let mut c = Command::new(target.join("release/pretrain_gpt"));
         // The null tokenizer adds one id to its vocabulary.
@@ -60,7 +60,7 @@ impl Model {
             ("--seq-length", self.seq),
             ("--micro-batch-size", self.batch),
             ("--global-batch-size", self.batch),
-            ("--train-iters", STEPS),
+            ("--train-iters", steps),
         ];
         for (flag, n) in numbers {
             c.args([flag, &n.to_string()]);
@@ -73,7 +73,7 @@ impl Model {
         c
     }
 
-    fn theirs(&self, root: &Path, python: &Path) -> Command {
+    fn theirs(&self, root: &Path, steps: usize, python: &Path) -> Command {
         let mut c = Command::new(python);
         c.arg(root.join("xtask/peer/train_torch.py"));
         let numbers = [
@@ -84,7 +84,7 @@ impl Model {
             ("--positions", self.positions),
             ("--seq", self.seq),
             ("--batch", self.batch),
-            ("--steps", STEPS),
+            ("--steps", steps),
         ];
         for (flag, n) in numbers {
             c.args([flag, &n.to_string()]);
@@ -106,6 +106,8 @@ fn clean(c: &mut Command) {
 struct Side {
     /// Milliseconds of every counted step.
     steps: Vec<f64>,
+    /// Milliseconds of processor time of every counted step, all threads together.
+    cpu: Vec<f64>,
     /// Median step of each turn.
     turns: Vec<f64>,
     peak: u64,
@@ -113,17 +115,16 @@ struct Side {
 }
 
 impl Side {
-    fn add(&mut self, run: &Run, of_line: impl Fn(&str) -> Option<f64>) -> Result<(), String> {
-        let all: Vec<f64> = run.lines.iter().filter_map(|l| of_line(l)).collect();
-        if all.len() != STEPS {
-            return Err(format!(
-                "expected the times of {STEPS} steps, found {} in:\n{}",
-                all.len(),
-                run.lines.join("\n")
-            ));
+    fn add(&mut self, run: &Run, steps: usize, of_line: impl Fn(&str) -> Option<f64>) -> Result<(), String> {
+        let all: Vec<(f64, f64)> = run.lines.iter().filter_map(|(l, cpu)| Some((of_line(l)?, *cpu))).collect();
+        if all.len() != steps {
+            let text: Vec<&str> = run.lines.iter().map(|(l, _)| l.as_str()).collect();
+            return Err(format!("expected the times of {steps} steps, found {} in:\n{}", all.len(), text.join("\n")));
         }
-        self.turns.push(median(&all[WARM_UP..]));
-        self.steps.extend(&all[WARM_UP..]);
+        let steps: Vec<f64> = all[WARM_UP..].iter().map(|(ms, _)| *ms).collect();
+        self.turns.push(median(&steps));
+        self.steps.extend(steps);
+        self.cpu.extend(all[WARM_UP - 1..].windows(2).map(|w| w[1].1 - w[0].1));
         self.peak = self.peak.max(run.peak);
         self.others.push(run.others);
         Ok(())
@@ -133,9 +134,10 @@ impl Side {
         let (low, mid, high) = (least(&self.steps), median(&self.steps), most(&self.steps));
         let state = STATE * model.parameters();
         format!(
-            "| {} | {who} | {low:.0} / {mid:.0} / {high:.0} | {:.0} | {} | {} | {:.0}-{:.0}% |",
+            "| {} | {who} | {low:.0} / {mid:.0} / {high:.0} | {:.0} | {:.0} | {} | {} | {:.0}-{:.0}% |",
             model.name,
             1000.0 * model.tokens() as f64 / mid,
+            median(&self.cpu),
             self.peak >> 20,
             self.peak.saturating_sub(state) >> 20,
             100.0 * least(&self.others),
@@ -148,19 +150,23 @@ impl Side {
 ///
 /// # Errors
 /// When a program cannot be run or its output is not understood.
-pub fn run(root: &Path, python: Option<&Path>, rounds: usize) -> Result<(), String> {
-    println!("Training in f32, {} steps a turn of which {WARM_UP} are left out, {rounds} turns each.\n", STEPS);
+pub fn run(root: &Path, options: &Options) -> Result<(), String> {
+    let (python, rounds, steps) = (options.python.as_deref(), options.rounds, options.steps);
+    let threads = std::env::var("OMP_NUM_THREADS").unwrap_or_else(|_| "all".into());
     println!(
-        "| model | program | ms a step, least / median / most | tokens/s | peak MiB | beyond state | others' CPU |"
+        "Training in f32 on {threads} threads, {steps} steps a turn of which {WARM_UP} are left out, {rounds} turns each.\n"
     );
-    println!("|---|---|---|---|---|---|---|");
+    println!(
+        "| model | program | ms a step, least / median / most | tokens/s | processor ms a step | peak MiB | beyond state | others' CPU |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
     let mut verdicts = vec![];
-    for model in &MODELS {
+    for model in MODELS.iter().filter(|m| m.name.starts_with(&options.model)) {
         let (mut ours, mut theirs) = (Side::default(), Side::default());
         for _ in 0..rounds {
-            ours.add(&watch(&mut model.ours(root))?, our_step)?;
+            ours.add(&watch(&mut model.ours(root, steps))?, steps, our_step)?;
             if let Some(python) = python {
-                theirs.add(&watch(&mut model.theirs(root, python))?, their_step)?;
+                theirs.add(&watch(&mut model.theirs(root, steps, python))?, steps, their_step)?;
             }
         }
         println!("{}", ours.row("ferrotron", model));
@@ -181,11 +187,12 @@ fn verdict(model: &Model, ours: &Side, theirs: &Side) -> String {
     let bound = state + (MEMORY * theirs.peak.saturating_sub(state) as f64) as u64;
     let word = |good| if good { "met" } else { "MISSED" };
     format!(
-        "* {}: {ratio:.2}x PyTorch's tokens/s (turn by turn {:.2} to {:.2}); {SPEED} asked: {}. Peak {} MiB; at most {} \
-         MiB (state + {MEMORY} x PyTorch's rest) asked: {}.",
+        "* {}: {ratio:.2}x PyTorch's tokens/s (turn by turn {:.2} to {:.2}; by processor time {:.2}x); {SPEED} asked: \
+         {}. Peak {} MiB; at most {} MiB (state + {MEMORY} x PyTorch's rest) asked: {}.",
         model.name,
         least(&turns),
         most(&turns),
+        median(&theirs.cpu) / median(&ours.cpu),
         word(ratio >= SPEED),
         ours.peak >> 20,
         bound >> 20,
@@ -248,6 +255,7 @@ mod tests {
         let state = STATE * model.parameters();
         let side = |ms: f64, beyond: u64| Side {
             steps: vec![ms; 3],
+            cpu: vec![ms; 3],
             turns: vec![ms],
             peak: state + beyond,
             others: vec![0.0],

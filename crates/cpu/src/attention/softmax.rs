@@ -1,49 +1,35 @@
 //! Row loops of attention, compiled for every instruction set: online softmax, its gradient, dropout.
 
-use ferrotron_base::philox::philox4x32;
-
+use crate::kernels::math::{LANES, exp, fold};
+use crate::kernels::philox::{WIDTH, philox};
 use crate::multiversion;
-
-/// Independent sums of a row, enough for two zmm registers; the same number on every instruction set.
-const LANES: usize = 32;
-
-/// `e^x` for x <= 0 or little above, to 1.5 units in the last place (the tests scan it); 0 below -87.3; NaN stays NaN.
-///
-/// `x = n ln 2 + r` with ln 2 in two parts (Cody & Waite 1980), then the series of `e^r`, |r| <= 0.35, whose cut-off
-/// `r^8 / 8!` is 5e-9. Plain multiplications and additions: no calls, so loops over it use wide registers.
-#[inline(always)]
-pub(super) fn exp(x: f32) -> f32 {
-    // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
-    const ROUND: f32 = 12_582_912.0;
-    let t = x * std::f32::consts::LOG2_E + ROUND;
-    let n = t - ROUND;
-    let r = (x - n * 0.693_359_4) - n * -2.121_944_4e-4;
-    let mut p = 1.0 / 5040.0;
-    for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5] {
-        p = p * r + c;
-    }
-    let p = (p * r * r + r) + 1.0;
-    let y = f32::from_bits(p.to_bits().wrapping_add(t.to_bits() << 23));
-    let y = if x < -87.3 { 0.0 } else { y };
-    if x.is_nan() { x } else { y }
-}
-
-/// Folds lanes pairwise.
-#[inline(always)]
-fn fold(mut acc: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut half = LANES / 2;
-    while half > 0 {
-        for l in 0..half {
-            acc[l] = f(acc[l], acc[l + half]);
-        }
-        half /= 2;
-    }
-    acc[0]
-}
 
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
     if b > a { b } else { a }
+}
+
+/// [`LANES`] elements from `at` on; what lies beyond the end is `fill`. Rows are short and of any length: an end taken
+/// one by one would cost as much as all the rest.
+#[inline(always)]
+fn load(x: &[f32], at: usize, fill: f32) -> [f32; LANES] {
+    let rest = &x[at..];
+    rest.first_chunk().copied().unwrap_or_else(|| {
+        let mut chunk = [fill; LANES];
+        chunk[..rest.len()].copy_from_slice(rest);
+        chunk
+    })
+}
+
+/// The other way round.
+#[inline(always)]
+fn store(x: &mut [f32], at: usize, chunk: &[f32; LANES]) {
+    let rest = &mut x[at..];
+    let n = rest.len().min(LANES);
+    match rest.first_chunk_mut() {
+        Some(whole) => *whole = *chunk,
+        None => rest.copy_from_slice(&chunk[..n]),
+    }
 }
 
 multiversion! {
@@ -51,27 +37,20 @@ multiversion! {
     /// `row = exp(row - m')`, where m' is the larger of `m` and the row's maximum. Gives m' and the sum of the row.
     pub(super) fn softmax_row(row: &mut [f32], m: f32) -> (f32, f32) {
         let mut acc = [m; LANES];
-        let (chunks, rest) = row.as_chunks::<LANES>();
-        for c in chunks {
-            for (a, &x) in acc.iter_mut().zip(c) {
+        for at in (0..row.len()).step_by(LANES) {
+            for (a, x) in acc.iter_mut().zip(load(row, at, f32::NEG_INFINITY)) {
                 *a = larger(*a, x);
             }
         }
-        for (a, &x) in acc.iter_mut().zip(rest) {
-            *a = larger(*a, x);
-        }
         let m = fold(acc, larger);
         let mut acc = [0f32; LANES];
-        let (chunks, rest) = row.as_chunks_mut::<LANES>();
-        for c in chunks {
-            for (a, x) in acc.iter_mut().zip(c) {
-                *x = exp(*x - m);
-                *a += *x;
+        for at in (0..row.len()).step_by(LANES) {
+            // Beyond the end stands e^-inf = 0.
+            let p = load(row, at, f32::NEG_INFINITY).map(|x| exp(x - m));
+            for (a, p) in acc.iter_mut().zip(p) {
+                *a += p;
             }
-        }
-        for (a, x) in acc.iter_mut().zip(rest) {
-            *x = exp(*x - m);
-            *a += *x;
+            store(row, at, &p);
         }
         (m, fold(acc, |a, b| a + b))
     }
@@ -81,29 +60,18 @@ multiversion! {
     /// Softmax gradient of a row: `p = exp(s - lse)`, `ds = p (keep dp - delta)`; `s` becomes `p keep`, `dp` becomes
     /// `ds`. `lse` and `delta` hold one number a column, or one for all; `keep` is empty without dropout.
     pub(super) fn gradient_row(s: &mut [f32], dp: &mut [f32], lse: &[f32], delta: &[f32], keep: &[f32]) {
-        let n = s.len();
-        let dp = &mut dp[..n];
-        if !keep.is_empty() {
-            for (dp, keep) in dp.iter_mut().zip(keep) {
-                *dp *= keep;
+        let each = |x: &[f32], at| if let &[one] = x { [one; LANES] } else { load(x, at, 0.0) };
+        for at in (0..s.len()).step_by(LANES) {
+            let (lse, delta) = (each(lse, at), each(delta, at));
+            let keep = if keep.is_empty() { [1.0; LANES] } else { load(keep, at, 1.0) };
+            let (mut p, mut ds) = (load(s, at, 0.0), load(dp, at, 0.0));
+            for l in 0..LANES {
+                let probability = exp(p[l] - lse[l]);
+                ds[l] = probability * (ds[l] * keep[l] - delta[l]);
+                p[l] = probability * keep[l];
             }
-        }
-        if let (&[lse], &[delta]) = (lse, delta) {
-            for (s, dp) in s.iter_mut().zip(dp) {
-                *s = exp(*s - lse);
-                *dp = *s * (*dp - delta);
-            }
-        } else {
-            let (lse, delta) = (&lse[..n], &delta[..n]);
-            for (i, (s, dp)) in s.iter_mut().zip(dp).enumerate() {
-                *s = exp(*s - lse[i]);
-                *dp = *s * (*dp - delta[i]);
-            }
-        }
-        if !keep.is_empty() {
-            for (s, keep) in s.iter_mut().zip(keep) {
-                *s *= keep;
-            }
+            store(s, at, &p);
+            store(dp, at, &ds);
         }
     }
 }
@@ -139,18 +107,32 @@ pub(super) struct Keep {
 }
 
 impl Keep {
+    /// Factors of up to [`WIDTH`] elements, from the counters' first three words.
     #[inline(always)]
-    fn of(self, sample: i32, query: i32, key: i32) -> f32 {
-        let random = philox4x32(self.key, [sample as u32, query as u32, key as u32, self.word])[0];
-        if random < self.threshold { 0.0 } else { self.scale }
+    fn factors(self, sample: [u32; WIDTH], query: [u32; WIDTH], key: [u32; WIDTH], out: &mut [f32]) {
+        let mut random = [sample, query, key, [self.word; WIDTH]];
+        philox(self.key, &mut random);
+        for (o, &bits) in out.iter_mut().zip(&random[0]) {
+            *o = if bits < self.threshold { 0.0 } else { self.scale };
+        }
     }
+}
+
+/// The first of some ids as counter words; those that are missing are never looked at.
+#[inline(always)]
+fn words(ids: &[i32]) -> [u32; WIDTH] {
+    let mut words = [0; WIDTH];
+    for (w, &id) in words.iter_mut().zip(ids) {
+        *w = id as u32;
+    }
+    words
 }
 
 multiversion! {
     /// Factors of one query's row.
     pub(super) fn keep_keys(keep: Keep, sample: i32, query: i32, keys: &[i32], out: &mut [f32]) {
-        for (o, &key) in out.iter_mut().zip(keys) {
-            *o = keep.of(sample, query, key);
+        for (out, keys) in out.chunks_mut(WIDTH).zip(keys.chunks(WIDTH)) {
+            keep.factors([sample as u32; WIDTH], [query as u32; WIDTH], words(keys), out);
         }
     }
 }
@@ -158,8 +140,8 @@ multiversion! {
 multiversion! {
     /// Factors of one key's column.
     pub(super) fn keep_queries(keep: Keep, samples: &[i32], queries: &[i32], key: i32, out: &mut [f32]) {
-        for (o, (&sample, &query)) in out.iter_mut().zip(samples.iter().zip(queries)) {
-            *o = keep.of(sample, query, key);
+        for (out, (samples, queries)) in out.chunks_mut(WIDTH).zip(samples.chunks(WIDTH).zip(queries.chunks(WIDTH))) {
+            keep.factors(words(samples), words(queries), [key as u32; WIDTH], out);
         }
     }
 }
@@ -168,21 +150,6 @@ multiversion! {
 mod tests {
     use super::*;
     use crate::isa::Isa;
-
-    #[test]
-    fn exp_is_accurate() {
-        let mut worst = 0f64;
-        let mut x = -87.3f32;
-        while x < 1.0 {
-            let want = f64::from(x).exp();
-            worst = worst.max((f64::from(exp(x)) / want - 1.0).abs());
-            x += 1.7e-5;
-        }
-        // 1.5 units of 2^-23
-        assert!(worst < 1.8e-7, "{worst:e}");
-        assert_eq!((exp(0.0), exp(-88.0), exp(f32::NEG_INFINITY)), (1.0, 0.0, 0.0));
-        assert!(exp(f32::NAN).is_nan());
-    }
 
     #[test]
     fn rows_of_every_length() {

@@ -1,7 +1,7 @@
 //! Everything that decides a model's shape and mathematics.
 
 use ferrotron_device::ops::Activation;
-use ferrotron_nn::{NormKind, RopeScaling};
+use ferrotron_nn::{NormConfig, NormKind, RopeScaling};
 
 /// How positions enter.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,6 +87,8 @@ pub struct ModelConfig {
     pub qkv_bias: bool,
     /// Normalise each head's q and k.
     pub qk_norm: bool,
+    /// Weight decay applies to the norms of q and k.
+    pub qk_norm_decay: bool,
     /// The head shares the word embedding.
     pub tied: bool,
     /// Dropout after attention, MLP and embedding.
@@ -129,6 +131,7 @@ impl ModelConfig {
             linear_bias: true,
             qkv_bias: true,
             qk_norm: false,
+            qk_norm_decay: false,
             tied: true,
             hidden_dropout: 0.0,
             attention_dropout: 0.0,
@@ -155,6 +158,11 @@ impl ModelConfig {
             tied: false,
             ..ModelConfig::gpt(num_layers, hidden, heads, 0, 0)
         }
+    }
+
+    /// The norm.
+    pub fn norm_config(&self) -> NormConfig {
+        NormConfig { kind: self.norm, eps: self.norm_eps, plus_one: self.norm_plus_one, decay: false }
     }
 
     /// Standard deviation of layers that end in the residual stream.
