@@ -3,7 +3,7 @@
 mod common;
 
 use common::{faults, run, words};
-use ferrotron_config::{Severity, exit_code};
+use ferrotron_config::Severity;
 
 const A40: &str = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --num-layers 40 --hidden-size 5120 \
     --num-attention-heads 40 --seq-length 4096 --micro-batch-size 4 --global-batch-size 128 --use-distributed-optimizer";

@@ -7,7 +7,7 @@ use ferrotron_config::settings::ParallelConfig;
 
 /// The tiny run on `ranks` pipeline stages.
 fn pipeline(ranks: usize, more: &str) -> Result<ParallelConfig, String> {
-    let argv = words(&format!("{TINY} --pipeline-model-parallel-size {ranks} --global-batch-size 8 {more}"));
+    let argv = words(&format!("{TINY} --pipeline-model-parallel-size {ranks} --global-batch-size 24 {more}"));
     run(&argv, ranks).map(|r| r.config.parallel).map_err(|_| faults(&argv, ranks))
 }
 

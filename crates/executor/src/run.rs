@@ -77,7 +77,10 @@ pub fn run(
 /// Runs one micro-batch forward through all chunks, keeping nothing: evaluation. Receives from the stage before and
 /// sends to the stage after, where there are such. Gives what the last layer of the model gives, on its stage.
 pub fn forward_only(cx: &mut Ctx, stage: &Stage, mb: &Micro) -> Result<Flow> {
-    let (edges, mut x) = (&stage.edges, Flow::Empty);
+    // Evaluation may have micro-batches of another size.
+    let shares = if cx.sequence_parallel { cx.groups.tp.size() } else { 1 };
+    let edges = Edges { rows: mb.tokens() / shares, ..stage.edges };
+    let mut x = Flow::Empty;
     for (c, chunk) in stage.chunks.iter().enumerate() {
         if let Neighbour::Stage { .. } = edges.before(c) {
             x = Flow::InFlight(edges.recv(cx, Way::Forward, c)?);
