@@ -13,7 +13,7 @@ const STATE: u64 = 16;
 /// What is asked of our speed, and of our memory beyond the state, in shares of the peer's.
 const SPEED: f64 = 0.8;
 const MEMORY: f64 = 0.4;
-/// glibc keeps freed buffers instead of giving them back: PyTorch's CPU steps are up to a third faster with it.
+/// glibc keeps freed buffers instead of giving them back: PyTorch's CPU steps gain from it.
 const MALLOC: [(&str, &str); 3] =
     [("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "68719476736"), ("MALLOC_TOP_PAD_", "268435456")];
 /// Left from shells that tune other programs; they change what a BLAS picks.

@@ -9,48 +9,32 @@ fn larger(a: f32, b: f32) -> f32 {
     if b > a { b } else { a }
 }
 
-/// [`LANES`] elements from `at` on; what lies beyond the end is `fill`. Rows are short and of any length: an end taken
-/// one by one would cost as much as all the rest.
-#[inline(always)]
-fn load(x: &[f32], at: usize, fill: f32) -> [f32; LANES] {
-    let rest = &x[at..];
-    rest.first_chunk().copied().unwrap_or_else(|| {
-        let mut chunk = [fill; LANES];
-        chunk[..rest.len()].copy_from_slice(rest);
-        chunk
-    })
-}
-
-/// The other way round.
-#[inline(always)]
-fn store(x: &mut [f32], at: usize, chunk: &[f32; LANES]) {
-    let rest = &mut x[at..];
-    let n = rest.len().min(LANES);
-    match rest.first_chunk_mut() {
-        Some(whole) => *whole = *chunk,
-        None => rest.copy_from_slice(&chunk[..n]),
-    }
-}
-
 multiversion! {
     /// One step of the online softmax (Milakov & Gimelshein 2018) over the visible scores of a row in a block:
     /// `row = exp(row - m')`, where m' is the larger of `m` and the row's maximum. Gives m' and the sum of the row.
     pub(super) fn softmax_row(row: &mut [f32], m: f32) -> (f32, f32) {
         let mut acc = [m; LANES];
-        for at in (0..row.len()).step_by(LANES) {
-            for (a, x) in acc.iter_mut().zip(load(row, at, f32::NEG_INFINITY)) {
+        let (chunks, rest) = row.as_chunks::<LANES>();
+        for c in chunks {
+            for (a, &x) in acc.iter_mut().zip(c) {
                 *a = larger(*a, x);
             }
         }
+        for (a, &x) in acc.iter_mut().zip(rest) {
+            *a = larger(*a, x);
+        }
         let m = fold(acc, larger);
         let mut acc = [0f32; LANES];
-        for at in (0..row.len()).step_by(LANES) {
-            // Beyond the end stands e^-inf = 0.
-            let p = load(row, at, f32::NEG_INFINITY).map(|x| exp(x - m));
-            for (a, p) in acc.iter_mut().zip(p) {
-                *a += p;
+        let (chunks, rest) = row.as_chunks_mut::<LANES>();
+        for c in chunks {
+            for (a, x) in acc.iter_mut().zip(c) {
+                *x = exp(*x - m);
+                *a += *x;
             }
-            store(row, at, &p);
+        }
+        for (a, x) in acc.iter_mut().zip(rest) {
+            *x = exp(*x - m);
+            *a += *x;
         }
         (m, fold(acc, |a, b| a + b))
     }
@@ -60,18 +44,29 @@ multiversion! {
     /// Softmax gradient of a row: `p = exp(s - lse)`, `ds = p (keep dp - delta)`; `s` becomes `p keep`, `dp` becomes
     /// `ds`. `lse` and `delta` hold one number a column, or one for all; `keep` is empty without dropout.
     pub(super) fn gradient_row(s: &mut [f32], dp: &mut [f32], lse: &[f32], delta: &[f32], keep: &[f32]) {
-        let each = |x: &[f32], at| if let &[one] = x { [one; LANES] } else { load(x, at, 0.0) };
-        for at in (0..s.len()).step_by(LANES) {
-            let (lse, delta) = (each(lse, at), each(delta, at));
-            let keep = if keep.is_empty() { [1.0; LANES] } else { load(keep, at, 1.0) };
-            let (mut p, mut ds) = (load(s, at, 0.0), load(dp, at, 0.0));
-            for l in 0..LANES {
-                let probability = exp(p[l] - lse[l]);
-                ds[l] = probability * (ds[l] * keep[l] - delta[l]);
-                p[l] = probability * keep[l];
+        let n = s.len();
+        let dp = &mut dp[..n];
+        if !keep.is_empty() {
+            for (dp, keep) in dp.iter_mut().zip(keep) {
+                *dp *= keep;
             }
-            store(s, at, &p);
-            store(dp, at, &ds);
+        }
+        if let (&[lse], &[delta]) = (lse, delta) {
+            for (s, dp) in s.iter_mut().zip(dp) {
+                *s = exp(*s - lse);
+                *dp = *s * (*dp - delta);
+            }
+        } else {
+            let (lse, delta) = (&lse[..n], &delta[..n]);
+            for (i, (s, dp)) in s.iter_mut().zip(dp).enumerate() {
+                *s = exp(*s - lse[i]);
+                *dp = *s * (*dp - delta[i]);
+            }
+        }
+        if !keep.is_empty() {
+            for (s, keep) in s.iter_mut().zip(keep) {
+                *s *= keep;
+            }
         }
     }
 }
