@@ -3,6 +3,7 @@
 //! Without clipping, each printed digit is the same: every gradient is summed over micro-batches in one order under all
 //! schedules. The norm that clips sums over stages, and a shared embedding's gradient over two of them, in an order of
 //! their own: then the last printed digit may differ by one.
+#![allow(clippy::unwrap_used)] // a test that cannot go on stops
 
 mod common;
 
