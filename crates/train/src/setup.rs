@@ -158,7 +158,7 @@ impl Trainer {
 
 /// Length of the run. With `--train-samples` under a changing batch size, the iterations are counted out, as Megatron's
 /// `update_train_iters` does: the ramp first, then whole batches of the final size.
-fn iterations(c: &Config, batches: &MicrobatchCalculator) -> Result<u64> {
+pub(crate) fn iterations(c: &Config, batches: &MicrobatchCalculator) -> Result<u64> {
     let samples = match c.train.length {
         settings::RunLength::Iterations(n) => return Ok(n),
         settings::RunLength::Samples(n) => n,
