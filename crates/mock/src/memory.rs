@@ -7,8 +7,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ferrotron_base::round_up;
 
-/// Page of the host.
-const PAGE: usize = 4096;
+/// Bytes of a page of the host: 4096, but 65536 on many aarch64 hosts.
+fn page() -> usize {
+    // SAFETY: no arguments but a constant.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(4096).max(4096)
+}
+
 /// Blocks begin at multiples of this.
 const ALIGN: usize = 64;
 /// What undefined memory is filled with: NaN in every float format, -1 in integers.
@@ -75,15 +80,15 @@ impl Heap {
     pub fn alloc(&self, bytes: usize) -> Result<usize, MemoryError> {
         let mut st = self.state();
         self.room(&st, bytes)?;
-        let inner = round_up(bytes.max(1), PAGE);
-        let start = reserve(inner + 2 * PAGE)?;
-        protect(start + PAGE, inner, true)?;
-        let at = start + PAGE + inner - round_up(bytes.max(1), ALIGN);
+        let inner = round_up(bytes.max(1), page());
+        let start = reserve(inner + 2 * page())?;
+        protect(start + page(), inner, true)?;
+        let at = start + page() + inner - round_up(bytes.max(1), ALIGN);
         // SAFETY: the pages were just made, and nobody else knows them.
-        unsafe { std::ptr::write_bytes((start + PAGE) as *mut u8, POISON, inner) };
+        unsafe { std::ptr::write_bytes((start + page()) as *mut u8, POISON, inner) };
         st.made += 1;
         st.used += bytes;
-        let block = Block { bytes, number: st.made, map: (start, inner + 2 * PAGE), mapped: false };
+        let block = Block { bytes, number: st.made, map: (start, inner + 2 * page()), mapped: false };
         st.live.insert(at, block);
         Ok(at)
     }
@@ -99,16 +104,16 @@ impl Heap {
         st.live.remove(&at);
         st.used -= block.bytes;
         st.freed.insert(at, block);
-        discard(block.map.0 + PAGE, block.map.1 - 2 * PAGE, keep)?;
+        discard(block.map.0 + page(), block.map.1 - 2 * page(), keep)?;
         Ok(block.bytes)
     }
 
     /// Addresses without memory.
     pub fn reserve(&self, bytes: usize) -> Result<usize, MemoryError> {
-        let bytes = round_up(bytes.max(1), PAGE);
-        let start = reserve(bytes + 2 * PAGE)?;
-        self.state().reserved.insert(start + PAGE, bytes);
-        Ok(start + PAGE)
+        let bytes = round_up(bytes.max(1), page());
+        let start = reserve(bytes + 2 * page())?;
+        self.state().reserved.insert(start + page(), bytes);
+        Ok(start + page())
     }
 
     /// Gives reserved addresses back. They must have no memory.
@@ -128,7 +133,7 @@ impl Heap {
         self.room(&st, bytes)?;
         let inside = st.reserved.range(..=at).next_back().is_some_and(|(&s, &len)| at + bytes <= s + len);
         let taken = st.live.range(..at + bytes).next_back().is_some_and(|(&s, b)| s + b.bytes > at);
-        if !inside || taken || bytes == 0 || !at.is_multiple_of(PAGE) || !bytes.is_multiple_of(PAGE) {
+        if !inside || taken || bytes == 0 || !at.is_multiple_of(page()) || !bytes.is_multiple_of(page()) {
             let why = format!("{bytes} bytes at {at:#x} are not reserved, not whole pages, or have memory already");
             return Err(MemoryError::NoBlock(why));
         }
@@ -199,7 +204,7 @@ fn describe(st: &State, at: usize) -> String {
         Some((at - start, b.bytes, b.number))
     };
     match (near(&st.live), near(&st.freed)) {
-        (Some((off, bytes, number)), _) if off < bytes + PAGE => {
+        (Some((off, bytes, number)), _) if off < bytes + page() => {
             format!("{at:#x} is {off} bytes into block {number}, which has {bytes}")
         }
         (_, Some((off, bytes, number))) if off < bytes => format!("{at:#x} is in block {number}, which was freed"),
@@ -248,7 +253,7 @@ mod tests {
         let h = Heap::new(1 << 20);
         for bytes in [1, 63, 64, 4096, 5000] {
             let at = h.alloc(bytes).unwrap();
-            assert!(at.is_multiple_of(64) && (at + bytes).next_multiple_of(64).is_multiple_of(PAGE), "{bytes}");
+            assert!(at.is_multiple_of(64) && (at + bytes).next_multiple_of(64).is_multiple_of(page()), "{bytes}");
             // SAFETY: the block was just made.
             let held = unsafe { std::slice::from_raw_parts(at as *const u8, bytes) };
             assert!(held.iter().all(|&b| b == POISON));
@@ -273,16 +278,20 @@ mod tests {
     #[test]
     fn memory_comes_and_goes_at_reserved_addresses() {
         let h = Heap::new(1 << 20);
-        let at = h.reserve(4 * PAGE).unwrap();
+        let at = h.reserve(4 * page()).unwrap();
         assert!(h.check(at, 1).is_err());
-        h.map(at, PAGE).unwrap();
-        h.map(at + PAGE, PAGE).unwrap();
-        assert_eq!(h.check(at + 100, 2 * PAGE - 100), Ok(()));
-        assert!(h.map(at + PAGE, PAGE).is_err() && h.map(at + 4 * PAGE, PAGE).is_err() && h.map(at + 7, PAGE).is_err());
+        h.map(at, page()).unwrap();
+        h.map(at + page(), page()).unwrap();
+        assert_eq!(h.check(at + 100, 2 * page() - 100), Ok(()));
+        assert!(
+            h.map(at + page(), page()).is_err()
+                && h.map(at + 4 * page(), page()).is_err()
+                && h.map(at + 7, page()).is_err()
+        );
         assert!(h.release(at).is_err() && h.free(at, false).is_err());
         h.unmap(at, false).unwrap();
         assert!(h.check(at, 1).unwrap_err().contains("was freed"));
-        h.unmap(at + PAGE, false).unwrap();
+        h.unmap(at + page(), false).unwrap();
         h.release(at).unwrap();
         assert_eq!(h.usage(), (0, 1 << 20));
     }

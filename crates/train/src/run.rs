@@ -72,7 +72,7 @@ fn train(rank: &Rank<'_>, t: &mut Trainer, log: &mut Reporter<'_>) -> Result<End
     let (tp, pp) = (&t.cx.groups.tp, &t.cx.groups.pp);
     log.line(lines::parameter_count(tp.rank(), pp.rank(), t.cx.params.table().numel() as u64))?;
     for notice in std::mem::take(&mut t.notices) {
-        log.line(format!("note: {notice}"))?;
+        log.line(notice)?;
     }
     load(t, log)?;
     log.start_progress(t, rank.env)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ferrotron_backends::{CpuConfig, select};
 use ferrotron_config::settings::{self, Config, DeviceKind};
 use ferrotron_config::{Environment, Resolved};
-use ferrotron_data::{Datasets, Order, Sampler, SplitDataset, build_datasets};
+use ferrotron_data::{Datasets, Order, Sampler, SplitDataset, build_datasets, data_table};
 use ferrotron_device::Device;
 use ferrotron_executor::{Chunk, Edges, Stage};
 use ferrotron_models::{ModelConfig, build};
@@ -130,8 +130,11 @@ impl Trainer {
         )?;
         batches.check_from(0)?;
         let train_iters = iterations(&config, &batches)?;
-        let datasets = build_datasets(&bridge::data_config(&config, &*tokenizer, vocab, train_iters)?)?;
-        let notices = datasets.notices.clone();
+        let data = bridge::data_config(&config, &*tokenizer, vocab, train_iters)?;
+        let datasets = build_datasets(&data)?;
+        let table = data_table(&data, &datasets);
+        let mut notices = vec![table.to_string()];
+        notices.extend(table.notes().iter().chain(&datasets.notices).map(|n| format!("note: {n}")));
         let data = sources(&config, datasets, &cx)?;
         Ok(Trainer {
             arguments: resolved.args.to_json(),

@@ -103,6 +103,10 @@ operators! {
     fn aclnnLtScalar(self_: *const aclTensor, other: *const aclScalar, out: *mut aclTensor);
     /// `out = min(max(self, low), high)`.
     fn aclnnClamp(self_: *const aclTensor, low: *const aclScalar, high: *const aclScalar, out: *mut aclTensor);
+    /// `out = condition ? self : other`, with broadcasting.
+    fn aclnnSWhere(
+        condition: *const aclTensor, self_: *const aclTensor, other: *const aclTensor, out: *mut aclTensor,
+    );
     /// Converts: to nearest even between floats.
     fn aclnnCast(self_: *const aclTensor, dtype: aclDataType, out: *mut aclTensor);
     /// `self = src`, converting; strides of both are honoured.
@@ -183,6 +187,6 @@ mod tests {
     fn libraries_without_operators_lack_them_all() {
         let ops = OpApi::load(&[]);
         assert_eq!(ops.lacking(), OpApi::NAMES);
-        assert_eq!(OpApi::NAMES.len(), 38);
+        assert_eq!(OpApi::NAMES.len(), 39);
     }
 }
