@@ -43,7 +43,7 @@ pub fn run(argv: &[String]) -> u8 {
     };
     let title = format!("{name}: {:.4} at iteration {}, {:.4} at iteration {}", first.1, first.0, last.1, last.0);
     let glyphs = if args.flag("ascii") { Glyphs::Ascii } else { Glyphs::Braille };
-    print!("{}", Curve { title, width, height, glyphs }.draw(&points));
+    println!("{}", Curve { title, width, height, glyphs }.draw(&points).trim_end());
     0
 }
 
