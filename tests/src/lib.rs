@@ -61,7 +61,14 @@ pub fn rig(device: Arc<dyn Device>, c: &ModelConfig, dtype: DType) -> Result<Rig
     let options =
         StoreOptions { dtype, dp_size: 1, dp_rank: 0, shard_optimizer: false, bucket_elements: 1 << 20, seed: 1234 };
     let params = ParamStore::new(table, options, &*device, &stream)?;
-    let o = CtxOptions { dtype, seed: 1234, sequence_parallel: false, pool_limit: 1 << 30, poison: true };
+    let o = CtxOptions {
+        dtype,
+        seed: 1234,
+        sequence_parallel: false,
+        pool_limit: 1 << 30,
+        poison: true,
+        sync: Default::default(),
+    };
     let cx = Ctx::new(device, stream, groups, params, o)?;
     let stage = Stage { chunks: vec![Chunk { layers: model.layers }], edges: Edges::none() };
     Ok(Rig { cx, stage, head: model.head.expect("a whole model has its head") })
@@ -114,6 +121,7 @@ impl Rig {
         let cx = &mut self.cx;
         cx.training = true;
         cx.params.zero_grads(&*cx.device, &cx.stream)?;
+        cx.begin_grads(batches.len());
         cx.device.fill_bytes(&cx.stream, cx.stats.ptr(), cx.stats.bytes(), 0)?;
         let steps = one_f_one_b(&Pipe { stage: 0, stages: 1, microbatches: batches.len() });
         run(cx, &self.stage, &steps, |cx, i| Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &batches[i]))?;

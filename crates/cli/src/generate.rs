@@ -7,7 +7,7 @@ use ferrotron_checkpoint::Checkpoint;
 use ferrotron_config::flags::{Fallback, Flag, Group, Kind, Source};
 use ferrotron_config::{Environment, RawArgs, Table, merge_checkpoint_args, parse, read_file, report, validate};
 use ferrotron_train::setup::{Built, build_model, open_device, tokenizer};
-use ferrotron_train::{Error, Sampling, generate, save_load};
+use ferrotron_train::{Error, Sampling, World, generate, save_load};
 
 use crate::table::{count, parse_or_exit, required};
 
@@ -68,8 +68,9 @@ fn text(checkpoint: &Checkpoint, prompt: &str, tokens: usize, how: Sampling) -> 
     let resolved = arguments_of(checkpoint)?;
     let config = &resolved.config;
     let (tokenizer, vocab) = tokenizer(config)?;
-    let device = open_device(config, &Environment::default())?;
-    let Built { mut cx, stage, head, model } = build_model(config, vocab, device)?;
+    let device = open_device(config, &Environment::default(), 1)?;
+    let Built { mut cx, stage, head, model } = build_model(config, vocab, device, &World::alone(&config.parallel)?)?;
+    let head = head.ok_or_else(|| Error::Setting("the model has no head".into()))?;
     save_load::load_params(&cx, checkpoint)?;
 
     let mut ids = vec![];

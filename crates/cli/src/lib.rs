@@ -11,6 +11,7 @@ pub mod generate;
 pub mod inspect;
 pub mod preprocess;
 pub mod pretrain;
+pub mod ranks;
 pub mod table;
 
 use std::fmt::Display;

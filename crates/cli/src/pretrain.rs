@@ -1,16 +1,15 @@
 //! `pretrain_gpt`: Megatron's command line, trained.
 
-use std::io::{self, Write};
 use std::path::Path;
 
 use ferrotron_checkpoint::Checkpoint;
+use ferrotron_comm::env::{Launcher, RankEnv};
 use ferrotron_config::show::{arguments_dump, help, notices_text, print_json, print_text, startup_lines};
 use ferrotron_config::{
     Environment, NoticeKind, Resolved, Table, exit_code, merge_checkpoint_args, parse, read_file, report, validate,
 };
 use ferrotron_telemetry::Timestamp;
 use ferrotron_telemetry::lines::{self, Event};
-use ferrotron_train::{Ending, pretrain};
 
 /// Program name in messages.
 const PROGRAM: &str = "pretrain_gpt";
@@ -23,8 +22,17 @@ pub fn run(argv: &[String], variable: impl Fn(&str) -> Option<String>) -> u8 {
         print!("{}", help(PROGRAM, &table, &words));
         return 0;
     }
-    let (env, env_faults) = Environment::from_vars(variable);
+    let (mut env, env_faults) = Environment::from_vars(&variable);
     parsed.violations.extend(env_faults);
+    let place = match RankEnv::read(&variable) {
+        Ok(place) => place,
+        Err(e) => return crate::fail(PROGRAM, e),
+    };
+    (env.world_size, env.rank, env.local_rank) = (place.world, place.rank, place.local_rank);
+    let threads = parsed.args.int("thread_ranks").and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+    if place.launcher == Launcher::None && threads > 0 {
+        env.world_size = threads;
+    }
     if parsed.args.flag("use_checkpoint_args")
         && let Err(e) = take_checkpoint_args(&mut parsed.args)
     {
@@ -32,16 +40,21 @@ pub fn run(argv: &[String], variable: impl Fn(&str) -> Option<String>) -> u8 {
     }
     let dry_run = parsed.args.flag("dry_run");
     let print_config = parsed.args.text("print_config").map(str::to_string);
+    // One rank speaks for all about what all of them see.
+    let speaks = env.rank == 0;
 
     match validate(&table, parsed.args, &env, parsed.violations) {
         Err(refused) => {
-            if print_config.as_deref() == Some("json") {
+            if speaks && print_config.as_deref() == Some("json") {
                 print!("{}", print_json(&refused.args, &refused.notices, None));
             }
-            eprint!("{}", report(PROGRAM, &refused.violations));
+            if speaks {
+                eprint!("{}", report(PROGRAM, &refused.violations));
+            }
             exit_code(&refused.violations) as u8
         }
         Ok(resolved) => match print_config.as_deref() {
+            Some(_) if !speaks => 0,
             Some("json") => {
                 print!("{}", print_json(&resolved.args, &resolved.notices, Some(&resolved.config)));
                 0
@@ -51,11 +64,18 @@ pub fn run(argv: &[String], variable: impl Fn(&str) -> Option<String>) -> u8 {
                 0
             }
             None if dry_run => {
-                print!("{}", notices_text(&resolved.notices));
-                println!("{PROGRAM}: the command line is valid and can be trained");
+                if speaks {
+                    print!("{}", notices_text(&resolved.notices));
+                    println!("{PROGRAM}: the command line is valid and can be trained");
+                }
                 0
             }
-            None => train(&table, &resolved, &env),
+            None => {
+                if speaks {
+                    announce(&table, &resolved);
+                }
+                crate::ranks::run(PROGRAM, &resolved, &env, &place)
+            }
         },
     }
 }
@@ -73,7 +93,8 @@ fn take_checkpoint_args(args: &mut ferrotron_config::RawArgs) -> Result<(), Stri
     Ok(())
 }
 
-fn train(table: &Table, resolved: &Resolved, env: &Environment) -> u8 {
+/// What rank 0 prints before anything starts.
+fn announce(table: &Table, resolved: &Resolved) {
     for line in startup_lines(resolved) {
         println!("{line}");
     }
@@ -83,14 +104,4 @@ fn train(table: &Table, resolved: &Resolved, env: &Environment) -> u8 {
         eprintln!("{PROGRAM}: warning: {}", warning.text);
     }
     println!("{}", lines::event(Event::Initialized, Timestamp::now()));
-    let mut out = io::stdout().lock();
-    match pretrain(resolved, env, &mut out) {
-        Ok(Ending::Finished | Ending::Early) => 0,
-        Ok(Ending::Signal(n)) => (128 + n) as u8,
-        Err(e) => {
-            // The log may be a pipe that is gone: the error goes to standard error all the same.
-            let _ = out.flush();
-            crate::fail(PROGRAM, e)
-        }
-    }
 }

@@ -18,6 +18,15 @@ pub struct Edges {
     pub after: Option<usize>,
 }
 
+/// Direction of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Activations, towards the last stage.
+    Forward,
+    /// Their gradients, towards the first.
+    Backward,
+}
+
 impl Edges {
     /// A stage with no neighbours.
     pub fn none() -> Edges {
@@ -25,24 +34,37 @@ impl Edges {
     }
 
     /// Posts a receive; the tensor is there after a wait.
-    pub(crate) fn recv(&self, cx: &Ctx, from: Option<usize>) -> Result<Pending> {
+    pub(crate) fn recv(&self, cx: &Ctx, way: Way) -> Result<Pending> {
+        let from = match way {
+            Way::Forward => self.before,
+            Way::Backward => self.after,
+        };
         let from = from.ok_or_else(|| no_neighbour("receive"))?;
         let t = cx.pool.alloc(cx.dtype, [self.rows, self.hidden])?;
-        self.one(cx, P2p::Recv(t, from))
+        one(cx, way, P2p::Recv(t, from))
     }
 
     /// Sends; the tensor is held until the message has left.
-    pub(crate) fn send(&self, cx: &Ctx, to: Option<usize>, t: Tensor) -> Result<Pending> {
+    pub(crate) fn send(&self, cx: &Ctx, way: Way, t: Tensor) -> Result<Pending> {
+        let to = match way {
+            Way::Forward => self.after,
+            Way::Backward => self.before,
+        };
         let to = to.ok_or_else(|| no_neighbour("send"))?;
         expect("pipeline edge", "elements", self.rows * self.hidden, t.numel())?;
         expect::<DType>("pipeline edge", "dtype", cx.dtype, t.dtype())?;
-        self.one(cx, P2p::Send(t, to))
+        one(cx, way, P2p::Send(t, to))
     }
+}
 
-    fn one(&self, cx: &Ctx, op: P2p) -> Result<Pending> {
-        let mut pending = cx.groups.pp.exchange(&cx.stream, vec![op])?;
-        pending.pop().ok_or_else(|| Error::mismatch("pipeline edge", "messages in flight", 1, 0))
-    }
+/// One message on the communicator of its direction.
+fn one(cx: &Ctx, way: Way, op: P2p) -> Result<Pending> {
+    let group = match way {
+        Way::Forward => &cx.groups.pp,
+        Way::Backward => &cx.groups.pp_back,
+    };
+    let mut pending = group.exchange(&cx.stream, vec![op])?;
+    pending.pop().ok_or_else(|| Error::mismatch("pipeline edge", "messages in flight", 1, 0))
 }
 
 fn no_neighbour(what: &'static str) -> Error {

@@ -7,6 +7,7 @@ use ferrotron_runtime::{AnyLayer, Boxed, Ctx, Flow, Micro, WeightGrads};
 use ferrotron_schedule::Step;
 
 use crate::Edges;
+use crate::edges::Way;
 
 /// A virtual stage.
 pub struct Chunk {
@@ -73,12 +74,20 @@ pub fn run(
     Ok(())
 }
 
-/// Runs one micro-batch forward through all chunks of a single stage, keeping nothing: evaluation. Gives what the
-/// last layer gives.
+/// Runs one micro-batch forward, keeping nothing: evaluation. Receives from the stage before and sends to the stage
+/// after, where there are such. Gives what the last layer gives.
 pub fn forward_only(cx: &mut Ctx, stage: &Stage, mb: &Micro) -> Result<Flow> {
-    let mut x = Flow::Empty;
+    let mut x = match stage.edges.before {
+        Some(_) => Flow::InFlight(stage.edges.recv(cx, Way::Forward)?),
+        None => Flow::Empty,
+    };
     for layer in stage.chunks.iter().flat_map(|c| &c.layers) {
         (x, _) = layer.forward_any(cx, mb, x)?;
+    }
+    if stage.edges.after.is_some() {
+        let Flow::Ready(t) = x else { return Err(missing("output", (0, mb.index))) };
+        drop(stage.edges.send(cx, Way::Forward, t)?.wait());
+        return Ok(Flow::Empty);
     }
     Ok(x)
 }
@@ -88,18 +97,18 @@ fn perform(cx: &mut Ctx, stage: &Stage, w: &mut Waiting, step: &Step, at: At, mb
     let mb = || mb.ok_or_else(|| missing("micro-batch", at));
     match step {
         Step::RecvForward { .. } => {
-            w.inputs.insert(at, stage.edges.recv(cx, stage.edges.before)?);
+            w.inputs.insert(at, stage.edges.recv(cx, Way::Forward)?);
         }
         Step::RecvBackward { .. } => {
-            w.d_outputs.insert(at, stage.edges.recv(cx, stage.edges.after)?);
+            w.d_outputs.insert(at, stage.edges.recv(cx, Way::Backward)?);
         }
         Step::SendForward { .. } => {
             let Some(Flow::Ready(t)) = w.outputs.remove(&at) else { return Err(missing("output", at)) };
-            w.sent_forward = Some(stage.edges.send(cx, stage.edges.after, t)?);
+            w.sent_forward = Some(stage.edges.send(cx, Way::Forward, t)?);
         }
         Step::SendBackward { .. } => {
             let Some(Flow::Ready(t)) = w.d_inputs.remove(&at) else { return Err(missing("input gradient", at)) };
-            w.sent_backward = Some(stage.edges.send(cx, stage.edges.before, t)?);
+            w.sent_backward = Some(stage.edges.send(cx, Way::Backward, t)?);
         }
         Step::Forward { .. } => {
             let mut x = w.inputs.remove(&at).map_or(Flow::Empty, Flow::InFlight);

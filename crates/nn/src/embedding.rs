@@ -3,7 +3,7 @@
 use ferrotron_base::ShardSpec;
 use ferrotron_base::philox::hash_name;
 use ferrotron_device::{Result, Tensor};
-use ferrotron_runtime::{Ctx, Layer, Micro, ParamId, ParamSpec, WeightGrads};
+use ferrotron_runtime::{Ctx, Layer, Micro, ParamId, ParamSpec, Tied, WeightGrads};
 
 use crate::{Builder, Drop};
 
@@ -20,7 +20,12 @@ pub struct EmbeddingConfig {
     pub dropout: f32,
     /// Standard deviation of the initial values.
     pub std: f32,
+    /// The head of another pipeline stage holds a copy of the word table.
+    pub shared_with_stage: bool,
 }
+
+/// Name of the word table.
+pub(crate) const WORD_EMBEDDINGS: &str = "embedding.word_embeddings.weight";
 
 /// The first layer of a model.
 pub struct Embedding {
@@ -34,9 +39,10 @@ pub struct Embedding {
 impl Embedding {
     /// Registers `embedding.word_embeddings.weight` and `embedding.position_embeddings.weight`.
     pub fn new(b: &mut Builder<'_>, c: &EmbeddingConfig) -> Embedding {
-        let shard = b.split_rows("embedding.word_embeddings.weight", &[c.vocab], &[c.hidden]);
+        let shard = b.split_rows(WORD_EMBEDDINGS, &[c.vocab], &[c.hidden]);
         let first = shard.boxes[0].start[0];
-        let word = b.table.add(ParamSpec::matrix(shard, c.std));
+        let tied = if c.shared_with_stage { Tied::Original } else { Tied::No };
+        let word = b.table.add(ParamSpec { tied, ..ParamSpec::matrix(shard, c.std) });
         let position = (c.positions > 0).then(|| {
             let shard = ShardSpec::whole("embedding.position_embeddings.weight", &[c.positions, c.hidden]);
             b.replicated(ParamSpec::matrix(shard, c.std), true)
@@ -90,16 +96,14 @@ impl Layer for Embedding {
 
     fn weight_grad(&self, cx: &mut Ctx, mb: &Micro, w: Option<Tensor>) -> Result<()> {
         let Some(dy) = w else { return Ok(()) };
-        if let Some(p) = self.position
-            && cx.trainable(p)
-        {
+        if let Some(p) = self.position {
             let positions = cx.own_rows(&mb.positions);
-            cx.ops().embedding_backward(&cx.stream, &positions, 0, &dy, &mut cx.params.grad(p)?)?;
+            cx.add_grad(p, |cx, g| cx.ops().embedding_backward(&cx.stream, &positions, 0, &dy, g))?;
         }
-        if cx.trainable(self.word) {
-            let dy = cx.gather_rows(dy)?;
-            cx.ops().embedding_backward(&cx.stream, &mb.ids, self.first, &dy, &mut cx.params.grad(self.word)?)?;
+        if !cx.trainable(self.word) {
+            return Ok(());
         }
-        Ok(())
+        let dy = cx.gather_rows(dy)?;
+        cx.add_grad(self.word, |cx, g| cx.ops().embedding_backward(&cx.stream, &mb.ids, self.first, &dy, g))
     }
 }

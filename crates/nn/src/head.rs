@@ -9,9 +9,10 @@
 use ferrotron_comm::ReduceOp;
 use ferrotron_device::ops::Gemm;
 use ferrotron_device::{DType, Error, Result, Tensor};
-use ferrotron_runtime::{Ctx, Edge, Flow, Layer, Micro, ParamId, ParamSpec, stat};
+use ferrotron_runtime::{Ctx, Edge, Flow, Layer, Micro, ParamId, ParamSpec, Tied, stat};
 
 use crate::Builder;
+use crate::embedding::WORD_EMBEDDINGS;
 
 /// Bytes of logits in a chunk, about: enough rows to keep a matrix product busy, little beside the activations.
 const CHUNK_BYTES: usize = 24 << 20;
@@ -23,6 +24,23 @@ pub struct Head {
     weight: ParamId,
     first: usize,
     vocab: usize,
+}
+
+/// Where the output projection's weights are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum HeadTable {
+    /// Its own, with this standard deviation at first.
+    Own {
+        /// Standard deviation.
+        std: f32,
+    },
+    /// The word embedding, on this rank.
+    Shared(ParamId),
+    /// The word embedding of the first pipeline stage, of which this stage holds a copy.
+    CopyOfEmbedding {
+        /// The embedding's standard deviation: both draw the same values.
+        std: f32,
+    },
 }
 
 /// What a head gives: the loss of each token, `F32[T]`, for those who look; its backward takes nothing.
@@ -81,11 +99,18 @@ impl Stats {
 }
 
 impl Head {
-    /// Registers `output_layer.weight`, or shares `tied`, the word embedding.
-    pub fn new(b: &mut Builder<'_>, vocab: usize, hidden: usize, std: f32, tied: Option<ParamId>) -> Head {
+    /// Registers `output_layer.weight`, or shares the word embedding.
+    pub fn new(b: &mut Builder<'_>, vocab: usize, hidden: usize, table: HeadTable) -> Head {
         let shard = b.split_rows("output_layer.weight", &[vocab], &[hidden]);
         let (first, local) = (shard.boxes[0].start[0], shard.boxes[0].len[0]);
-        let weight = tied.unwrap_or_else(|| b.table.add(ParamSpec::matrix(shard, std)));
+        let weight = match table {
+            HeadTable::Own { std } => b.table.add(ParamSpec::matrix(shard, std)),
+            HeadTable::Shared(word) => word,
+            HeadTable::CopyOfEmbedding { std } => {
+                let shard = b.split_rows(WORD_EMBEDDINGS, &[vocab], &[hidden]);
+                b.table.add(ParamSpec { tied: Tied::Copy, ..ParamSpec::matrix(shard, std) })
+            }
+        };
         Head { weight, first, vocab: local }
     }
 
@@ -108,7 +133,7 @@ impl Head {
     /// dx rows (=) and dW (+=) of a chunk, from its logits.
     fn chunk_grads(
         &self,
-        cx: &Ctx,
+        cx: &mut Ctx,
         mb: &Micro,
         start: usize,
         x: &Tensor,
@@ -122,10 +147,7 @@ impl Head {
         cx.ops().ce_backward(&cx.stream, &z, &labels, self.first, lse, &weight, &cx.loss_scale, &mut dz)?;
         drop(z);
         cx.ops().gemm(&cx.stream, Gemm::NN, &dz, &cx.weight(self.weight).data, None, dx)?;
-        if cx.trainable(self.weight) {
-            cx.accumulate_weight_grad(self.weight, &dz, x)?;
-        }
-        Ok(())
+        cx.accumulate_weight_grad(self.weight, &dz, x)
     }
 
     fn forward_whole(&self, cx: &mut Ctx, mb: &Micro, x: &Tensor, st: &mut Stats) -> Result<Option<Tensor>> {
@@ -173,9 +195,12 @@ impl Layer for Head {
             self.forward_split(cx, mb, &full, &mut st)?;
             (None, Some((x, st.lse.clone())))
         };
-        cx.ops().weighted_sum(&cx.stream, &st.loss, &mb.mask, &mut cx.stat(stat::LOSS))?;
-        // The mask is 0 or 1, so its square sums to the number of tokens that count.
-        cx.ops().weighted_sum(&cx.stream, &mb.mask, &mb.mask, &mut cx.stat(stat::TOKENS))?;
+        if cx.groups.tp.rank() == 0 {
+            // Statistics are summed over all ranks: the ranks that share this head count once.
+            cx.ops().weighted_sum(&cx.stream, &st.loss, &mb.mask, &mut cx.stat(stat::LOSS))?;
+            // The mask is 0 or 1, so its square sums to the number of tokens that count.
+            cx.ops().weighted_sum(&cx.stream, &mb.mask, &mb.mask, &mut cx.stat(stat::TOKENS))?;
+        }
         Ok((Loss { per_token: Some(st.loss) }, saved))
     }
 

@@ -21,7 +21,7 @@ pub use build::Builder;
 pub use compose::{Chain, Drop, PreNorm, Residual};
 pub use core_attention::{CoreAttention, Qkv};
 pub use embedding::Embedding;
-pub use head::{Head, Loss};
+pub use head::{Head, HeadTable, Loss};
 pub use linear::{ColumnLinear, LinearSpec, RowLinear};
 pub use mlp::Mlp;
 pub use norm::{Norm, NormKind};

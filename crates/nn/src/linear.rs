@@ -85,7 +85,7 @@ impl Layer for ColumnLinear {
             let x = cx.gather_rows(x)?;
             cx.accumulate_weight_grad(self.weight, &dy, &x)?;
         }
-        accumulate_bias_grad(cx, self.bias, &dy)
+        self.bias.map_or(Ok(()), |b| cx.accumulate_bias_grad(b, &dy))
     }
 }
 
@@ -141,17 +141,8 @@ impl Layer for RowLinear {
 }
 
 impl RowLinear {
-    fn accumulate(&self, cx: &Ctx, dy: &Tensor, x: &Tensor) -> Result<()> {
-        if cx.trainable(self.weight) {
-            cx.accumulate_weight_grad(self.weight, dy, x)?;
-        }
-        accumulate_bias_grad(cx, self.bias, dy)
-    }
-}
-
-fn accumulate_bias_grad(cx: &Ctx, bias: Option<ParamId>, dy: &Tensor) -> Result<()> {
-    match bias {
-        Some(b) if cx.trainable(b) => cx.ops().column_sum(&cx.stream, dy, &mut cx.params.grad(b)?),
-        _ => Ok(()),
+    fn accumulate(&self, cx: &mut Ctx, dy: &Tensor, x: &Tensor) -> Result<()> {
+        cx.accumulate_weight_grad(self.weight, dy, x)?;
+        self.bias.map_or(Ok(()), |b| cx.accumulate_bias_grad(b, dy))
     }
 }

@@ -78,18 +78,22 @@ impl Layer for Norm {
         let (x, stats) = saved;
         let mut dx = cx.pool.alloc(x.dtype(), *x.shape())?;
         let w = cx.weight(self.weight).data;
-        let mut dw = if cx.trainable(self.weight) { Some(cx.params.grad(self.weight)?) } else { None };
-        let ops = cx.ops();
+        let grads = |cx: &Ctx, id: ParamId| if cx.trainable(id) { cx.params.grad(id).map(Some) } else { Ok(None) };
+        let mut dw = grads(cx, self.weight)?;
         match self.bias {
             Some(b) => {
-                let mut db = if cx.trainable(b) { Some(cx.params.grad(b)?) } else { None };
+                let mut db = grads(cx, b)?;
                 let dwb = dw.as_mut().zip(db.as_mut());
-                ops.layer_norm_backward(&cx.stream, self.plus_one, &x, &w, &stats, &dy, &mut dx, dwb)?;
+                cx.ops().layer_norm_backward(&cx.stream, self.plus_one, &x, &w, &stats, &dy, &mut dx, dwb)?;
+                // The kernel has added to both gradients; these calls only take note of it.
+                cx.add_grad(b, |_, _| Ok(()))?;
             }
             None => {
-                ops.rms_norm_backward(&cx.stream, self.plus_one, &x, &w, &stats, &dy, &mut dx, dw.as_mut())?;
+                let dw = dw.as_mut();
+                cx.ops().rms_norm_backward(&cx.stream, self.plus_one, &x, &w, &stats, &dy, &mut dx, dw)?;
             }
         }
+        cx.add_grad(self.weight, |_, _| Ok(()))?;
         Ok((dx, ()))
     }
 

@@ -16,6 +16,6 @@ pub use batch_size::{Batch, BatchSchedule, BatchSizeError, MicrobatchCalculator}
 pub use guards::{Decision, Guards, SkipReason, StepStats};
 pub use loss_scale::{DynamicLossScale, DynamicLossScaleSettings, LossScaler, LossScalerState};
 pub use lr::{LrDecayStyle, LrSchedule, WsdDecayStyle};
-pub use optimizer::{Optimizer, OptimizerKind, OptimizerState, UpdateScalars, gather_params, reduce_gradients};
+pub use optimizer::{Optimizer, OptimizerKind, OptimizerState, UpdateScalars};
 pub use scheduler::{GroupOverride, LoadPolicy, ParamScheduler, ScheduleArgs, SchedulerError, SchedulerState};
 pub use weight_decay::{WdIncrStyle, WdSchedule};

@@ -1,10 +1,9 @@
 //! The optimizer on the device: state for the ranges this rank owns, gradient norm, update.
 
-use ferrotron_comm::ReduceOp;
 use ferrotron_device::ops::{AdamConfig, optimizer as op};
 use ferrotron_device::pool::persistent;
 use ferrotron_device::{DType, Error, Result, Tensor, host};
-use ferrotron_runtime::{Ctx, DecayClass, OwnedRange, stat};
+use ferrotron_runtime::{Ctx, DecayClass, OwnedRange, Tied, stat};
 
 /// Which update.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -103,7 +102,7 @@ impl Optimizer {
             }
             slots.push(Slot {
                 decay: if spec.decay == DecayClass::Decay { 1.0 } else { 0.0 },
-                counted: !(spec.tied_copy || spec.tp_replicated && cx.groups.tp.rank() > 0),
+                counted: !(spec.tied == Tied::Copy || spec.tp_replicated && cx.groups.tp.rank() > 0),
                 grad,
                 param,
                 master: slot_master,
@@ -121,13 +120,14 @@ impl Optimizer {
         self.kind
     }
 
-    /// Adds the gradients' squares to the step's statistics, each parameter counted once over all ranks.
+    /// Adds this rank's share of the gradients' squares to the step's statistics: summed over all ranks, each parameter
+    /// counts once.
     pub fn gather_grad_squares(&self, cx: &Ctx) -> Result<()> {
         let mut out = cx.stat(stat::GRAD_SQUARES);
         for slot in self.slots.iter().filter(|s| self.counts(cx, s)) {
             cx.ops().sum_squares(&cx.stream, &slot.grad, &mut out)?;
         }
-        self.over_ranks(cx, out)
+        Ok(())
     }
 
     /// Adds the number of zero gradients to the step's statistics.
@@ -136,7 +136,7 @@ impl Optimizer {
         for slot in self.slots.iter().filter(|s| self.counts(cx, s)) {
             cx.ops().count_zeros(&cx.stream, &slot.grad, &mut out)?;
         }
-        self.over_ranks(cx, out)
+        Ok(())
     }
 
     /// Adds the parameters' squares (of F32 values) to the step's statistics.
@@ -145,21 +145,12 @@ impl Optimizer {
         for slot in self.slots.iter().filter(|s| self.counts(cx, s)) {
             cx.ops().sum_squares(&cx.stream, slot.master.as_ref().unwrap_or(&slot.param), &mut out)?;
         }
-        self.over_ranks(cx, out)
+        Ok(())
     }
 
     /// Whether this rank adds the slot to a sum over ranks.
     fn counts(&self, cx: &Ctx, slot: &Slot) -> bool {
         slot.counted && (cx.params.options().shard_optimizer || cx.groups.dp.rank() == 0)
-    }
-
-    fn over_ranks(&self, cx: &Ctx, out: Tensor) -> Result<()> {
-        for group in [&cx.groups.mp, &cx.groups.dp] {
-            if group.size() > 1 {
-                group.all_reduce(&cx.stream, out.clone(), ReduceOp::Sum)?.wait();
-            }
-        }
-        Ok(())
     }
 
     /// Updates what this rank owns.
@@ -213,49 +204,4 @@ impl Optimizer {
             master.chain(moments.map(|(tensor, &kind)| OptimizerState { kind, own: &slot.own, tensor }))
         })
     }
-}
-
-/// Sums gradients over the ranks that share parameters: partial sums over the tensor-parallel group first, then
-/// every bucket over the data-parallel group (each rank keeps its share when the optimizer is sharded).
-pub fn reduce_gradients(cx: &Ctx) -> Result<()> {
-    let (tp, dp) = (&cx.groups.tp, &cx.groups.dp);
-    if tp.size() > 1 {
-        for (id, _) in cx.params.table().iter().filter(|(_, p)| p.grad_partial_over_tp && p.trainable) {
-            tp.all_reduce(&cx.stream, cx.params.grad(id)?, ReduceOp::Sum)?.wait();
-        }
-    }
-    if dp.size() == 1 {
-        return Ok(());
-    }
-    for b in cx.params.buffers() {
-        let Some(grad) = &b.grad else { continue };
-        // All buckets are in flight together; the home stream waits when they drop.
-        let mut in_flight = vec![];
-        for bucket in &b.buckets {
-            let all = grad.view(bucket.start, [bucket.len()]);
-            let share = cx.params.share(bucket);
-            in_flight.push(if cx.params.options().shard_optimizer {
-                dp.reduce_scatter(&cx.stream, all, grad.view(share.start, [share.len()]))?
-            } else {
-                dp.all_reduce(&cx.stream, all, ReduceOp::Sum)?
-            });
-        }
-    }
-    Ok(())
-}
-
-/// Gives every rank all updated parameters, when the optimizer is sharded.
-pub fn gather_params(cx: &Ctx) -> Result<()> {
-    let dp = &cx.groups.dp;
-    if dp.size() == 1 || !cx.params.options().shard_optimizer {
-        return Ok(());
-    }
-    for b in cx.params.buffers() {
-        for bucket in &b.buckets {
-            let share = cx.params.share(bucket);
-            let mine = b.param.view(share.start, [share.len()]);
-            dp.all_gather(&cx.stream, mine, b.param.view(bucket.start, [bucket.len()]))?.wait();
-        }
-    }
-    Ok(())
 }

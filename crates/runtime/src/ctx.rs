@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use ferrotron_base::DType;
 use ferrotron_base::philox::dropout_key;
-use ferrotron_comm::{Communicator, ReduceOp, Solo};
+use ferrotron_comm::ReduceOp;
 use ferrotron_device::ops::{DropSite, Gemm, Ops};
 use ferrotron_device::pool::persistent;
 use ferrotron_device::{Device, Pending, Pool, Result, Shape, Stream, StreamRole, Tensor};
 
-use crate::{ParamId, ParamStore};
+use crate::sync::{GradSync, ParamSync};
+use crate::{Groups, ParamId, ParamStore, SyncOptions};
 
 /// When weight gradients run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,27 +19,6 @@ pub enum WeightGrads {
     Now,
     /// Later, by `weight_grad`: zero-bubble schedules.
     Later,
-}
-
-/// The groups of ranks that layers and the optimizer speak to.
-#[derive(Clone)]
-pub struct Groups {
-    /// Tensor parallel.
-    pub tp: Arc<dyn Communicator>,
-    /// Data parallel: ranks with the same parameters and other samples.
-    pub dp: Arc<dyn Communicator>,
-    /// Pipeline stages.
-    pub pp: Arc<dyn Communicator>,
-    /// Tensor x pipeline: ranks that together hold one copy of the model.
-    pub mp: Arc<dyn Communicator>,
-}
-
-impl Groups {
-    /// Groups of one rank.
-    pub fn solo(device: &Arc<dyn Device>) -> Groups {
-        let solo = |name| Arc::new(Solo::new(name, device.clone())) as Arc<dyn Communicator>;
-        Groups { tp: solo("tp"), dp: solo("dp"), pp: solo("pp"), mp: solo("mp") }
-    }
 }
 
 /// What a [`Ctx`] is made with.
@@ -54,6 +34,8 @@ pub struct CtxOptions {
     pub pool_limit: usize,
     /// Fill freed activations with NaN, to catch reads after free.
     pub poison: bool,
+    /// How gradients and parameters go between data-parallel ranks.
+    pub sync: SyncOptions,
 }
 
 /// A parameter as kernels take it. A struct, so that scaled (fp8) and packed copies can join the plain one.
@@ -74,9 +56,11 @@ pub mod stat {
     pub const GRAD_ZEROS: usize = 3;
     /// Sum of squared parameters (`--log-params-norm`).
     pub const PARAM_SQUARES: usize = 4;
+    /// Number of ranks that ask for an end of the run.
+    pub const LEAVE: usize = 5;
 }
 
-/// Device scalars that a step gathers and the host reads once.
+/// Device scalars that a step gathers, each rank its share, and the host reads once after a sum over all ranks.
 pub const STATS: usize = 8;
 
 /// One rank's device, memory, groups, parameters and step state.
@@ -103,6 +87,10 @@ pub struct Ctx {
     pub stats: Tensor,
     /// Sequence parallel is on (and the tensor-parallel group has more than one rank).
     pub sequence_parallel: bool,
+    /// Gradients on their way to other ranks.
+    pub grad_sync: GradSync,
+    /// Parameters on their way here.
+    pub param_sync: ParamSync,
     /// Iteration, a part of every dropout key.
     pub step: u64,
     seed: u64,
@@ -122,7 +110,10 @@ impl Ctx {
         device.ops().fill(&stream, 1.0, &mut loss_scale)?;
         let stats = persistent(&*device, &stream, "step statistics", DType::F32, STATS)?;
         let sequence_parallel = o.sequence_parallel && groups.tp.size() > 1;
+        let grad_sync = GradSync::new(&params, o.sync);
         Ok(Ctx {
+            grad_sync,
+            param_sync: ParamSync::default(),
             device,
             stream,
             pool,
@@ -169,9 +160,21 @@ impl Ctx {
         (self.training && p > 0.0).then(|| DropSite { p, key: dropout_key(self.seed, site, self.step) })
     }
 
-    /// A parameter's values.
+    /// A parameter's values, when they have arrived from the ranks that updated them.
     pub fn weight(&self, id: ParamId) -> Weight {
+        self.param_sync.arrive(&self.params, id);
         Weight { data: self.params.weight(id) }
+    }
+
+    /// Adds to a parameter's main gradient by `f`, and takes note of it: after the last addition of a step the
+    /// gradient's bucket may leave for other ranks. Nothing happens for a frozen parameter.
+    pub fn add_grad(&mut self, id: ParamId, f: impl FnOnce(&Ctx, &mut Tensor) -> Result<()>) -> Result<()> {
+        if !self.trainable(id) {
+            return Ok(());
+        }
+        let mut grad = self.params.grad(id)?;
+        f(self, &mut grad)?;
+        self.grad_added(id)
     }
 
     /// False for a frozen parameter: no gradient is wanted.
@@ -180,8 +183,13 @@ impl Ctx {
     }
 
     /// `main gradient of id += dy^T x`, dy `[T,out]`, x `[T,in]`.
-    pub fn accumulate_weight_grad(&self, id: ParamId, dy: &Tensor, x: &Tensor) -> Result<()> {
-        self.ops().gemm(&self.stream, Gemm::TN_ACC, dy, x, None, &mut self.params.grad(id)?)
+    pub fn accumulate_weight_grad(&mut self, id: ParamId, dy: &Tensor, x: &Tensor) -> Result<()> {
+        self.add_grad(id, |cx, grad| cx.ops().gemm(&cx.stream, Gemm::TN_ACC, dy, x, None, grad))
+    }
+
+    /// `main gradient of id += sum over rows of dy`.
+    pub fn accumulate_bias_grad(&mut self, id: ParamId, dy: &Tensor) -> Result<()> {
+        self.add_grad(id, |cx, grad| cx.ops().column_sum(&cx.stream, dy, grad))
     }
 
     /// Rows of `x` of all tensor-parallel ranks when sequence parallel, else `x`.

@@ -30,6 +30,18 @@ pub enum DecayClass {
     NoDecay,
 }
 
+/// Whether another pipeline stage holds the same parameter (a word embedding that the head shares).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Tied {
+    /// No.
+    #[default]
+    No,
+    /// Yes, and this is the one that counts in norms and checkpoints.
+    Original,
+    /// Yes, and this is the other one: same name, hence same initial values.
+    Copy,
+}
+
 /// A parameter as this rank holds it.
 #[derive(Clone, Debug)]
 pub struct ParamSpec {
@@ -47,8 +59,8 @@ pub struct ParamSpec {
     pub grad_partial_over_tp: bool,
     /// False: no gradient, no optimizer state.
     pub trainable: bool,
-    /// A copy of a parameter of another pipeline stage: summed with it, counted once in the norm.
-    pub tied_copy: bool,
+    /// Shared with another pipeline stage: gradients are summed over both, in a bucket of its own.
+    pub tied: Tied,
 }
 
 impl ParamSpec {
@@ -62,7 +74,7 @@ impl ParamSpec {
             tp_replicated: false,
             grad_partial_over_tp: false,
             trainable: true,
-            tied_copy: false,
+            tied: Tied::No,
         }
     }
 

@@ -10,7 +10,7 @@ use ferrotron_base::{DType, lcm, round_up};
 use ferrotron_device::pool::persistent;
 use ferrotron_device::{Device, Error, Result, Stream, Tensor, host};
 
-use crate::{DecayClass, ParamId, ParamTable};
+use crate::{DecayClass, ParamId, ParamTable, Tied};
 
 /// Parameters start at multiples of this many elements.
 const PARAM_ALIGN: usize = 64;
@@ -85,10 +85,11 @@ impl ParamStore {
                 .iter()
                 .rev()
                 .filter(|(_, p)| (p.dtype.unwrap_or(options.dtype), p.trainable) == (dtype, trainable));
-            let members: Vec<(ParamId, usize)> = members.map(|(id, p)| (id, p.numel())).collect();
+            let members: Vec<Member> =
+                members.map(|(id, p)| Member { id, numel: p.numel(), alone: p.tied != Tied::No }).collect();
             let (offsets, buckets) = lay_out(&members, &options);
-            for (&(id, _), offset) in members.iter().zip(offsets) {
-                places[id.0] = (buffers.len(), offset);
+            for (m, offset) in members.iter().zip(offsets) {
+                places[m.id.0] = (buffers.len(), offset);
             }
             let len = buckets.last().map_or(0, |b| b.end);
             let param = persistent(device, s, "parameters", dtype, len)?;
@@ -196,22 +197,38 @@ impl ParamStore {
         start..start + n
     }
 
+    /// The bucket of a parameter: its buffer and its place among the buffer's buckets. A parameter lies in one bucket.
+    pub fn bucket_of(&self, id: ParamId) -> (usize, usize) {
+        let (buffer, start) = self.places[id.0];
+        let buckets = &self.buffers[buffer].buckets;
+        (buffer, buckets.partition_point(|b| b.end <= start).min(buckets.len().saturating_sub(1)))
+    }
+
     /// The decay class of a parameter.
     pub fn decay(&self, id: ParamId) -> DecayClass {
         self.table.spec(id).decay
     }
 }
 
+/// A parameter to be placed.
+struct Member {
+    id: ParamId,
+    numel: usize,
+    /// Shares a bucket with no other.
+    alone: bool,
+}
+
 /// Offsets of the members (in the given order) and the buckets.
-fn lay_out(members: &[(ParamId, usize)], o: &StoreOptions) -> (Vec<usize>, Vec<Range<usize>>) {
+fn lay_out(members: &[Member], o: &StoreOptions) -> (Vec<usize>, Vec<Range<usize>>) {
     let end_align = lcm(o.dp_size, BUCKET_ALIGN);
     let (mut at, mut bucket_start) = (0, 0);
     let (mut offsets, mut buckets) = (vec![], vec![]);
-    for (i, &(_, n)) in members.iter().enumerate() {
+    for (i, m) in members.iter().enumerate() {
         at = round_up(at, PARAM_ALIGN);
         offsets.push(at);
-        at += n;
-        if at - bucket_start >= o.bucket_elements || i + 1 == members.len() {
+        at += m.numel;
+        let next_alone = members.get(i + 1).is_none_or(|n| n.alone);
+        if at - bucket_start >= o.bucket_elements || m.alone || next_alone {
             at = round_up(at, end_align);
             buckets.push(bucket_start..at);
             bucket_start = at;

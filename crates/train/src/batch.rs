@@ -14,6 +14,8 @@ pub struct BatchSource {
     name: &'static str,
     rank: usize,
     ranks: usize,
+    /// Tokens weigh 1; the step divides by their number over all ranks (`--calculate-per-token-loss`).
+    per_token: bool,
     indices: Vec<usize>,
     sample: Sample,
 }
@@ -27,7 +29,13 @@ impl BatchSource {
         rank: usize,
         ranks: usize,
     ) -> BatchSource {
-        BatchSource { dataset, sampler, name, rank, ranks, indices: vec![], sample: Sample::default() }
+        let (indices, sample) = (vec![], Sample::default());
+        BatchSource { dataset, sampler, name, rank, ranks, per_token: false, indices, sample }
+    }
+
+    /// The same, with tokens that weigh 1 each.
+    pub fn per_token(self, per_token: bool) -> BatchSource {
+        BatchSource { per_token, ..self }
     }
 
     /// This rank's micro-batches of the global batch that begins after `consumed` samples.
@@ -52,7 +60,10 @@ impl BatchSource {
             append(&mut out, &self.sample, first + i as u64);
         }
         let counted: f32 = out.mask.iter().sum();
-        let scale = 1.0 / (f64::from(counted.max(1.0)) * micro_batches as f64 * self.ranks as f64);
+        let scale = match self.per_token {
+            true => 1.0,
+            false => 1.0 / (f64::from(counted.max(1.0)) * micro_batches as f64 * self.ranks as f64),
+        };
         out.weight = out.mask.iter().map(|m| (f64::from(*m) * scale) as f32).collect();
         Ok(out)
     }

@@ -1,6 +1,5 @@
 //! Evaluation: the mean loss over a number of batches, with no gradient and no dropout.
 
-use ferrotron_device::host;
 use ferrotron_executor::forward_only;
 use ferrotron_runtime::{Micro, stat};
 
@@ -27,6 +26,7 @@ impl Trainer {
         };
         let Some(mut source) = source.filter(|_| iters > 0) else { return Ok(None) };
         self.cx.training = false;
+        self.cx.finish_params();
         let done = self.sum_losses(&mut source, iters, &mut consumed);
         self.cx.training = true;
         match set {
@@ -51,7 +51,7 @@ impl Trainer {
                 let mb = Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, m)?;
                 forward_only(cx, &self.stage, &mb)?;
             }
-            let stats = host::read_f32(&*cx.device, &cx.stream, &cx.stats)?;
+            let stats = cx.read_stats()?;
             loss += f64::from(stats[stat::LOSS]);
             tokens += f64::from(stats[stat::TOKENS]);
             *consumed += micro_batches * step;

@@ -16,9 +16,12 @@ pub mod setup;
 pub mod signals;
 pub mod step;
 pub mod trainer;
+pub mod world;
 
 pub use error::{Error, Result};
 pub use generate::{Sampling, generate};
 pub use progress::Progress;
-pub use run::{Ending, pretrain};
+pub use run::{Ending, Rank, pretrain};
+pub use signals::Signals;
 pub use trainer::Trainer;
+pub use world::World;

@@ -28,10 +28,10 @@ pub struct Reporter<'a> {
 }
 
 impl<'a> Reporter<'a> {
-    /// Prints to `out`; opens the files that the configuration names.
-    pub fn new(out: &'a mut dyn Write, c: &Config, vocab: usize) -> Result<Reporter<'a>> {
+    /// Prints to `out`; on the rank that logs, opens the files that the configuration names.
+    pub fn new(out: &'a mut dyn Write, c: &Config, vocab: usize, logs: bool) -> Result<Reporter<'a>> {
         let (mut tensorboard, mut metrics) = (None, None);
-        if let Some(dir) = &c.log.tensorboard_dir {
+        if let Some(dir) = c.log.tensorboard_dir.as_ref().filter(|_| logs) {
             tensorboard = Some(EventWriter::create(dir, Timestamp::now())?);
             metrics = Some(JsonlWriter::open(&dir.join("metrics.jsonl"))?);
         }
@@ -84,7 +84,11 @@ impl<'a> Reporter<'a> {
             consumed_samples: t.progress.consumed_samples,
             skipped_samples: t.progress.skipped_samples,
             elapsed_ms_per_iteration: seconds * 1000.0,
-            throughput: t.config.log.throughput.then(|| self.flops.tflops_per_device(r.samples, seconds, 1)),
+            throughput: t
+                .config
+                .log
+                .throughput
+                .then(|| self.flops.tflops_per_device(r.samples, seconds, t.world.size() as u64)),
             energy_and_power: None,
             learning_rate: Some(t.scheduler.lr()),
             global_batch_size: r.samples,
@@ -120,7 +124,7 @@ impl<'a> Reporter<'a> {
             reserved: fixed + pool.peak as u64,
             max_reserved: fixed + pool.peak as u64,
         };
-        self.line(lines::memory(0, t.progress.iteration, report))
+        self.line(lines::memory(t.world.rank(), t.progress.iteration, report))
     }
 
     fn timers(&mut self, t: &mut Trainer) -> Result<()> {
@@ -162,13 +166,13 @@ impl<'a> Reporter<'a> {
             batch_size: r.samples,
             losses: vec![(LM_LOSS.to_string(), f64::from(r.loss))],
             loss_scale: log.loss_scale_to_tensorboard.then(|| f64::from(t.scaler.scale())),
-            world_size: log.world_size_to_tensorboard.then_some(1),
+            world_size: log.world_size_to_tensorboard.then_some(t.world.size() as u64),
             grad_norm: Some(r.grad_norm),
             num_zeros: r.num_zeros,
             params_norm: r.params_norm,
             iteration_time: log.timers_to_tensorboard.then_some(seconds),
             throughput: (log.timers_to_tensorboard && log.throughput)
-                .then(|| self.flops.tflops_per_device(r.samples, seconds, 1)),
+                .then(|| self.flops.tflops_per_device(r.samples, seconds, t.world.size() as u64)),
         };
         tensorboard.write(&scalars.scalars(), Timestamp::now())?;
         Ok(())

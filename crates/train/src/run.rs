@@ -12,7 +12,8 @@ use crate::evaluate::EvalSet;
 use crate::report::Reporter;
 use crate::save_load::Loaded;
 use crate::signals::{Asked, Signals};
-use crate::{Result, Trainer};
+use crate::step::Leave;
+use crate::{Result, Trainer, World};
 
 /// How a run that did not fail ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,16 +28,30 @@ pub enum Ending {
 
 /// Name of our format in Megatron's "saving checkpoint" line.
 const FORMAT: &str = "ferrotron";
-/// The only rank, while there is one.
-const RANK: ModelParallelRank =
-    ModelParallelRank { tensor_rank: 0, tensor_size: 1, pipeline_rank: 0, pipeline_size: 1 };
 
-/// Trains. Prints to `out` what Megatron prints on its logging rank.
-pub fn pretrain(resolved: &Resolved, env: &Environment, out: &mut dyn Write) -> Result<Ending> {
-    let signals = Signals::watch(&resolved.config.train.exit)?;
-    let mut t = Trainer::new(resolved, env)?;
-    let mut log = Reporter::new(out, &t.config, t.model.vocab)?;
-    log.line(lines::parameter_count(0, 0, t.cx.params.table().numel() as u64))?;
+/// One rank of a run.
+pub struct Rank<'a> {
+    /// The validated command line.
+    pub resolved: &'a Resolved,
+    /// The launcher's variables.
+    pub env: &'a Environment,
+    /// All ranks.
+    pub world: World,
+    /// Ranks that share this host's processors.
+    pub local_ranks: usize,
+    /// Signals of this process.
+    pub signals: Signals,
+}
+
+/// Trains as one rank. Prints to `out` what Megatron prints, on the rank that logs; on the others nothing.
+pub fn pretrain(rank: Rank<'_>, out: &mut dyn Write) -> Result<Ending> {
+    let logs = rank.world.logs();
+    let mut nowhere = std::io::sink();
+    let out: &mut dyn Write = if logs { out } else { &mut nowhere };
+    let mut t = Trainer::new(rank.resolved, rank.env, rank.world, rank.local_ranks)?;
+    let mut log = Reporter::new(out, &t.config, t.model.vocab, logs)?;
+    let (tp, pp) = (&t.cx.groups.tp, &t.cx.groups.pp);
+    log.line(lines::parameter_count(tp.rank(), pp.rank(), t.cx.params.table().numel() as u64))?;
     for notice in std::mem::take(&mut t.notices) {
         log.line(format!("note: {notice}"))?;
     }
@@ -49,7 +64,7 @@ pub fn pretrain(resolved: &Resolved, env: &Environment, out: &mut dyn Write) -> 
         log.event(Event::TrainingStarts)?;
         while t.progress.iteration < t.train_iters {
             let began = Instant::now();
-            let report = t.step()?;
+            let report = t.step(wish(&t, &log, &rank.signals))?;
             log.step(&mut t, &report, began.elapsed().as_secs_f64())?;
 
             if due(t.progress.iteration, t.config.eval.interval)
@@ -61,7 +76,7 @@ pub fn pretrain(resolved: &Resolved, env: &Environment, out: &mut dyn Write) -> 
             if due(t.progress.iteration, t.config.checkpoint.save_interval) {
                 save(&t, &mut log, &mut saved_at)?;
             }
-            if let Some(ending) = leave_early(&t, &mut log, &signals, &mut saved_at)? {
+            if let Some(ending) = leave_early(&t, &mut log, report.leave, &rank.signals, &mut saved_at)? {
                 return Ok(ending);
             }
         }
@@ -74,6 +89,25 @@ pub fn pretrain(resolved: &Resolved, env: &Environment, out: &mut dyn Write) -> 
     Ok(Ending::Finished)
 }
 
+/// Place of this rank in the model, as Megatron's checkpoint lines print it.
+fn place(t: &Trainer) -> ModelParallelRank {
+    let (tp, pp) = (&t.cx.groups.tp, &t.cx.groups.pp);
+    ModelParallelRank {
+        tensor_rank: tp.rank(),
+        tensor_size: tp.size(),
+        pipeline_rank: pp.rank(),
+        pipeline_size: pp.size(),
+    }
+}
+
+/// What this rank asks for before a step.
+fn wish(t: &Trainer, log: &Reporter<'_>, signals: &Signals) -> Leave {
+    let limit = t.config.train.exit.duration_in_mins;
+    let late = limit.is_some_and(|limit| log.minutes() > limit as f64);
+    let asked = signals.asked().map_or(Leave::No, Asked::wish);
+    asked.max(if late { Leave::Save } else { Leave::No })
+}
+
 fn due(iteration: u64, interval: Option<u64>) -> bool {
     interval.is_some_and(|n| n > 0 && iteration.is_multiple_of(n))
 }
@@ -82,7 +116,7 @@ fn load(t: &mut Trainer, log: &mut Reporter<'_>) -> Result<()> {
     let loaded = t.load()?;
     let dir: Option<PathBuf> = t.config.checkpoint.load.clone().or_else(|| t.config.checkpoint.pretrained.clone());
     match (loaded, dir) {
-        (Loaded::From(iteration), Some(dir)) => log.line(lines::loaded_checkpoint(&dir, RANK, iteration)),
+        (Loaded::From(iteration), Some(dir)) => log.line(lines::loaded_checkpoint(&dir, place(t), iteration)),
         (Loaded::Fresh, Some(dir)) => log.line(lines::no_checkpoint(&dir)),
         (_, None) => Ok(()),
     }
@@ -98,7 +132,7 @@ fn save(t: &Trainer, log: &mut Reporter<'_>, saved_at: &mut Option<u64>) -> Resu
     log.line(lines::saving_checkpoint(Timestamp::now(), n, root, FORMAT))?;
     t.save(root)?;
     *saved_at = Some(n);
-    log.line(lines::saved_checkpoint(Timestamp::now(), n, root, RANK))
+    log.line(lines::saved_checkpoint(Timestamp::now(), n, root, place(t)))
 }
 
 fn evaluate(t: &mut Trainer, log: &mut Reporter<'_>, set: EvalSet, point: EvaluationPoint) -> Result<()> {
@@ -108,34 +142,36 @@ fn evaluate(t: &mut Trainer, log: &mut Reporter<'_>, set: EvalSet, point: Evalua
     }
 }
 
-/// The exits of Megatron's `checkpoint_and_decide_exit`, in its order.
+/// The exits of Megatron's `checkpoint_and_decide_exit`, in its order. All ranks come to the same answer: wishes were
+/// summed over them in the step.
 fn leave_early(
     t: &Trainer,
     log: &mut Reporter<'_>,
+    leave: Leave,
     signals: &Signals,
     saved_at: &mut Option<u64>,
 ) -> Result<Option<Ending>> {
-    let exit = &t.config.train.exit;
     let n = t.progress.iteration;
-    match signals.asked() {
-        Some(Asked::SaveAndExit) => {
-            save(t, log, saved_at)?;
-            log.event(Event::ExitOnSignal)?;
-            return Ok(Some(Ending::Early));
-        }
-        Some(Asked::Stop(signal)) => {
+    match leave {
+        Leave::Stop => {
+            // Another rank may have been told; then this one ends as by SIGTERM.
+            let signal = match signals.asked() {
+                Some(Asked::Stop(signal)) => signal,
+                _ => signal_hook::consts::SIGTERM,
+            };
             log.line(format!("stopped by signal {signal} after iteration {n}, not saved"))?;
             return Ok(Some(Ending::Signal(signal)));
         }
-        None => {}
+        Leave::Save => {
+            save(t, log, saved_at)?;
+            let minutes = log.minutes();
+            let late = t.config.train.exit.duration_in_mins.is_some_and(|limit| minutes > limit as f64);
+            log.event(if late { Event::ExitAfterMinutes(minutes) } else { Event::ExitOnSignal })?;
+            return Ok(Some(Ending::Early));
+        }
+        Leave::No => {}
     }
-    let minutes = log.minutes();
-    if exit.duration_in_mins.is_some_and(|limit| minutes > limit as f64) {
-        save(t, log, saved_at)?;
-        log.event(Event::ExitAfterMinutes(minutes))?;
-        return Ok(Some(Ending::Early));
-    }
-    if due(n, exit.interval) {
+    if due(n, t.config.train.exit.interval) {
         save(t, log, saved_at)?;
         log.event(Event::ExitAtIteration(n))?;
         return Ok(Some(Ending::Early));

@@ -8,8 +8,9 @@ use ferrotron_checkpoint::{Checkpoint, Common, Entry, Kind, Save, SaveOptions, S
 use ferrotron_config::settings::SchedulerOnLoad;
 use ferrotron_device::{Device, Stream, Tensor, host};
 use ferrotron_optim::scheduler::LoadPolicy;
-use ferrotron_runtime::Ctx;
+use ferrotron_runtime::{Ctx, ParamSpec, Tied};
 
+use crate::world::agree;
 use crate::{Error, Progress, Result, Trainer, progress};
 
 /// What loading did.
@@ -52,38 +53,66 @@ fn kind_of(state: &str) -> Result<Kind> {
 }
 
 impl Trainer {
-    /// Writes a checkpoint of the current iteration below `root`, in the crash-safe order of crate `checkpoint`.
+    /// Writes a checkpoint of the current iteration below `root`, in the crash-safe order of crate `checkpoint`. All
+    /// ranks take part: each writes what only it holds, then rank 0 makes the whole visible.
     pub fn save(&self, root: &Path) -> Result<()> {
+        self.cx.finish_params();
         let options = SaveOptions {
             retain_interval: self.config.checkpoint.save_retain_interval.and_then(NonZeroU64::new),
             faults: None,
         };
-        let unique = std::process::id().to_string();
-        let save = Save::begin(root, self.progress.iteration, &unique, options)?;
-        save.write_shard(0, self.entries()?)?;
-        let common = Common {
-            iteration: self.progress.iteration,
-            consumed_samples: self.progress.consumed_samples,
-            layout: WorldLayout::single(),
-            arguments: self.arguments.clone(),
-            state: progress::to_json(&self.progress, &self.scheduler, &self.scaler),
+        let world = &self.cx.groups.world;
+        let unique = agree(&self.cx, std::process::id())?.to_string();
+        let n = self.progress.iteration;
+        let save = if world.rank() == 0 {
+            let save = Save::begin(root, n, &unique, options)?;
+            world.barrier()?;
+            save
+        } else {
+            world.barrier()?;
+            Save::join(root, n, &unique, options)?
         };
-        save.commit(common, [0])?;
+        save.write_shard(world.rank(), self.entries()?)?;
+        world.barrier()?;
+        if world.rank() == 0 {
+            let p = &self.config.parallel;
+            let common = Common {
+                iteration: n,
+                consumed_samples: self.progress.consumed_samples,
+                layout: WorldLayout {
+                    world_size: p.world_size,
+                    tensor_model_parallel_size: p.tp,
+                    pipeline_model_parallel_size: p.pp,
+                    context_parallel_size: p.cp,
+                    expert_model_parallel_size: p.ep,
+                    data_parallel_size: p.dp,
+                },
+                arguments: self.arguments.clone(),
+                state: progress::to_json(&self.progress, &self.scheduler, &self.scaler),
+            };
+            save.commit(common, 0..world.size())?;
+        }
+        world.barrier()?;
         Ok(())
     }
 
+    /// What this rank writes: of copies on several ranks, one is written.
     fn entries(&self) -> Result<Vec<Entry<'_>>> {
         let cx = &self.cx;
         let (device, table) = (&*cx.device, cx.params.table());
-        let param = |(id, spec): (ferrotron_runtime::ParamId, &ferrotron_runtime::ParamSpec)| {
-            entry(device, &cx.stream, Kind::Param, spec.shard.clone(), 0, cx.params.weight(id))
-        };
-        let mut entries: Vec<Entry<'_>> = table.iter().map(param).collect();
-        if self.config.checkpoint.save_optim {
+        let writes = |spec: &ParamSpec| spec.tied != Tied::Copy && !(spec.tp_replicated && cx.groups.tp.rank() > 0);
+        let first_replica = cx.groups.dp.rank() == 0;
+        let mut entries = vec![];
+        for (id, spec) in table.iter().filter(|(_, spec)| first_replica && writes(spec)) {
+            entries.push(entry(device, &cx.stream, Kind::Param, spec.shard.clone(), 0, cx.params.weight(id)));
+        }
+        if self.config.checkpoint.save_optim && (first_replica || cx.params.options().shard_optimizer) {
             for s in self.optimizer.states() {
-                let shard = table.spec(s.own.id).shard.clone();
-                let kind = kind_of(s.kind)?;
-                entries.push(entry(device, &cx.stream, kind, shard, s.own.offset, s.tensor.clone()));
+                let spec = table.spec(s.own.id);
+                if writes(spec) {
+                    let (kind, offset) = (kind_of(s.kind)?, s.own.offset);
+                    entries.push(entry(device, &cx.stream, kind, spec.shard.clone(), offset, s.tensor.clone()));
+                }
             }
         }
         Ok(entries)

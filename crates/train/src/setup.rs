@@ -11,13 +11,13 @@ use ferrotron_executor::{Chunk, Edges, Stage};
 use ferrotron_models::{ModelConfig, build};
 use ferrotron_nn::{Builder, Head};
 use ferrotron_optim::{MicrobatchCalculator, Optimizer, ParamScheduler};
-use ferrotron_runtime::{Ctx, CtxOptions, Groups, ParamStore, ParamTable, StoreOptions};
+use ferrotron_runtime::{Ctx, CtxOptions, ParamStore, ParamTable, StoreOptions, SyncOptions};
 use ferrotron_telemetry::Timers;
 use ferrotron_tokenizer::Tokenizer;
 
 use crate::batch::BatchSource;
 use crate::trainer::Sources;
-use crate::{Error, Progress, Result, Trainer, bridge};
+use crate::{Error, Progress, Result, Trainer, World, bridge};
 
 /// Elements of a gradient bucket: Megatron's default of 40 million, enough to fill a link.
 const BUCKET_ELEMENTS: usize = 40_000_000;
@@ -28,18 +28,16 @@ pub struct Built {
     pub cx: Ctx,
     /// Layers.
     pub stage: Stage,
-    /// The head.
-    pub head: Arc<Head>,
+    /// The head, on the last stage.
+    pub head: Option<Arc<Head>>,
     /// Shape.
     pub model: ModelConfig,
 }
 
-/// Opens the device that the command line names.
-pub fn open_device(c: &Config, env: &Environment) -> Result<Arc<dyn Device>> {
+/// Opens the device that the command line names, for one of `local_ranks` ranks that share this host.
+pub fn open_device(c: &Config, env: &Environment, local_ranks: usize) -> Result<Arc<dyn Device>> {
     let mut cpu = CpuConfig::default();
-    if let Some(threads) = env.omp_num_threads {
-        cpu.threads = threads;
-    }
+    cpu.threads = env.omp_num_threads.unwrap_or(cpu.threads / local_ranks.max(1)).max(1);
     let name = match c.device {
         DeviceKind::Cpu => "cpu",
         DeviceKind::Npu => "npu",
@@ -57,44 +55,68 @@ pub fn tokenizer(c: &Config) -> Result<(Arc<dyn Tokenizer>, usize)> {
     Ok((tokenizer, padded))
 }
 
-/// Builds the model on `device`.
-pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>) -> Result<Built> {
+/// Blocks of a pipeline stage: an even share.
+fn blocks_of_stage(layers: usize, stage: usize, stages: usize) -> Result<std::ops::Range<usize>> {
+    if !layers.is_multiple_of(stages) {
+        return Err(Error::Setting(format!("{layers} layers do not divide over {stages} pipeline stages")));
+    }
+    let n = layers / stages;
+    Ok(stage * n..(stage + 1) * n)
+}
+
+/// Builds this rank's part of the model on `device`.
+pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>, world: &World) -> Result<Built> {
     let model = bridge::model_config(c, vocab)?;
     let dtype = c.train.params_dtype.dtype();
     let stream = Ctx::home_stream(&device)?;
-    let groups = Groups::solo(&device);
+    let groups = world.groups(&device)?;
+    let (stage, stages) = (groups.pp.rank(), groups.pp.size());
     let mut table = ParamTable::default();
     let mut builder = Builder::new(&mut table, &device, &stream, &groups, c.parallel.sequence_parallel);
-    let layers = build(&mut builder, &model, 0..model.num_layers)?;
-    let head = layers.head.ok_or_else(|| Error::Setting("the model has no head on this rank".into()))?;
+    let layers = build(&mut builder, &model, blocks_of_stage(model.num_layers, stage, stages)?)?;
+    let sharded = c.parallel.distributed_optimizer && groups.dp.size() > 1;
     let store = StoreOptions {
         dtype,
         dp_size: groups.dp.size(),
         dp_rank: groups.dp.rank(),
-        shard_optimizer: c.parallel.distributed_optimizer && groups.dp.size() > 1,
-        bucket_elements: BUCKET_ELEMENTS,
+        shard_optimizer: sharded,
+        bucket_elements: c.parallel.ddp_bucket_size.unwrap_or(BUCKET_ELEMENTS.max(1_000_000 * groups.dp.size())),
         seed: c.train.seed,
     };
     let params = ParamStore::new(table, store, &*device, &stream)?;
+    let sync = SyncOptions {
+        overlap_grads: c.parallel.overlap_grad_reduce,
+        overlap_params: c.parallel.overlap_param_gather && sharded,
+        grads_in_bf16: c.parallel.grad_reduce_in_bf16,
+    };
     let options = CtxOptions {
         dtype,
         seed: c.train.seed,
         sequence_parallel: c.parallel.sequence_parallel,
         pool_limit: device.info().memory,
         poison: false,
+        sync,
     };
     let cx = Ctx::new(device, stream, groups, params, options)?;
-    let stage = Stage { chunks: vec![Chunk { layers: layers.layers }], edges: Edges::none() };
-    Ok(Built { cx, stage, head, model })
+    let rows = c.train.micro_batch_size * c.data.seq_length / if cx.sequence_parallel { c.parallel.tp } else { 1 };
+    let edges = Edges {
+        rows,
+        hidden: model.hidden,
+        before: stage.checked_sub(1),
+        after: (stage + 1 < stages).then_some(stage + 1),
+    };
+    let stage = Stage { chunks: vec![Chunk { layers: layers.layers }], edges };
+    Ok(Built { cx, stage, head: layers.head, model })
 }
 
 impl Trainer {
-    /// Opens device, tokenizer and data, builds the model, loads nothing.
-    pub fn new(resolved: &Resolved, env: &Environment) -> Result<Trainer> {
+    /// Opens device, tokenizer and data, builds this rank's part of the model, loads nothing. `local_ranks` ranks share
+    /// this host.
+    pub fn new(resolved: &Resolved, env: &Environment, world: World, local_ranks: usize) -> Result<Trainer> {
         let config = resolved.config.clone();
         let (tokenizer, vocab) = tokenizer(&config)?;
-        let device = open_device(&config, env)?;
-        let Built { cx, stage, head, model } = build_model(&config, vocab, device)?;
+        let device = open_device(&config, env, local_ranks)?;
+        let Built { cx, stage, head, model } = build_model(&config, vocab, device, &world)?;
         let optimizer = Optimizer::new(bridge::optimizer_kind(&config), &cx)?;
         let batches = MicrobatchCalculator::new(
             bridge::batch_schedule(&config)?,
@@ -121,6 +143,7 @@ impl Trainer {
             cx,
             stage,
             head,
+            world,
             optimizer,
             batches,
             data,
@@ -156,7 +179,8 @@ fn sources(c: &Config, datasets: Datasets, cx: &Ctx) -> Result<Sources> {
         use ferrotron_data::Dataset;
         let Some(set) = set.filter(|s| !s.is_empty()) else { return Ok(None) };
         let sampler = Sampler::new(order, set.len(), micro_batch_size, dp.size())?;
-        Ok(Some(BatchSource::new(name, set, sampler, dp.rank(), dp.size())))
+        let source = BatchSource::new(name, set, sampler, dp.rank(), dp.size());
+        Ok(Some(source.per_token(c.parallel.per_token_loss)))
     };
     let (train, eval) = (c.train.micro_batch_size, c.eval.micro_batch_size);
     Ok(Sources {

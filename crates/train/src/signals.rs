@@ -7,6 +7,7 @@ use ferrotron_config::settings::{ExitConfig, ExitSignal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::Result;
+use crate::step::Leave;
 
 /// What a received signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +18,18 @@ pub enum Asked {
     Stop(i32),
 }
 
-/// Watches the signals of a run. A second Ctrl-C or SIGTERM ends the process at once.
+impl Asked {
+    /// The wish that all ranks hear of.
+    pub fn wish(self) -> Leave {
+        match self {
+            Asked::SaveAndExit => Leave::Save,
+            Asked::Stop(_) => Leave::Stop,
+        }
+    }
+}
+
+/// Watches the signals of a process, for all of its ranks. A second Ctrl-C or SIGTERM ends the process at once.
+#[derive(Clone)]
 pub struct Signals {
     last: Arc<AtomicUsize>,
     save_on: Option<i32>,

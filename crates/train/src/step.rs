@@ -1,8 +1,7 @@
 //! One training step.
 
-use ferrotron_device::host;
 use ferrotron_executor::run;
-use ferrotron_optim::{Decision, StepStats, UpdateScalars, gather_params, reduce_gradients};
+use ferrotron_optim::{Decision, StepStats, UpdateScalars};
 use ferrotron_runtime::{Micro, MicroHost, stat};
 use ferrotron_schedule::{Pipe, one_f_one_b};
 
@@ -23,12 +22,49 @@ pub struct StepReport {
     pub samples: u64,
     /// Whether the update was applied, or why not.
     pub decision: Decision,
+    /// What ranks ask for: the most urgent wish of all, known to all.
+    pub leave: Leave,
 }
+
+/// A wish to end the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Leave {
+    /// Go on.
+    No,
+    /// Save and end.
+    Save,
+    /// End without a save.
+    Stop,
+}
+
+impl Leave {
+    /// As a number that adds up over ranks: any `Stop` outweighs all `Save`s.
+    fn weight(self) -> f32 {
+        match self {
+            Leave::No => 0.0,
+            Leave::Save => 1.0,
+            Leave::Stop => STOP,
+        }
+    }
+
+    fn of_sum(sum: f32) -> Leave {
+        match sum {
+            s if s >= STOP => Leave::Stop,
+            s if s > 0.0 => Leave::Save,
+            _ => Leave::No,
+        }
+    }
+}
+
+/// More than there are ranks; sums stay exact in f32.
+const STOP: f32 = 1048576.0;
 
 impl Trainer {
     /// Reads a global batch, runs it forward and backward, and updates the parameters, or skips the update: decided
     /// once, from numbers that all ranks share. The host waits for the device once.
-    pub fn step(&mut self) -> Result<StepReport> {
+    ///
+    /// `leave` is this rank's wish to end the run; the report says whether any rank has it, so that all agree.
+    pub fn step(&mut self, leave: Leave) -> Result<StepReport> {
         let batch = self.batches.current();
         self.cx.step = self.progress.iteration;
         self.cx.training = true;
@@ -43,18 +79,19 @@ impl Trainer {
         self.timers.stop("forward-backward");
 
         self.timers.start("all-grads-sync", 1);
-        reduce_gradients(&self.cx)?;
+        self.cx.finish_grads()?;
         self.timers.stop("all-grads-sync");
 
-        let stats = self.gather_stats()?;
+        let stats = self.gather_stats(leave)?;
         let report = self.judge(&stats, batch.running_global_batch_size)?;
-        self.scaler.update(report.decision == Decision::Skip(ferrotron_optim::SkipReason::GradientOverflow));
         if report.decision == Decision::Apply {
             self.timers.start("optimizer", 1);
-            self.apply(report.grad_norm)?;
+            self.apply(report.grad_norm, self.unscale(stats[stat::TOKENS].max(1.0)))?;
             self.timers.stop("optimizer");
             self.scheduler.step(batch.running_global_batch_size);
         }
+        // After the update, which still divides by the scale that these gradients have.
+        self.scaler.update(report.decision == Decision::Skip(ferrotron_optim::SkipReason::GradientOverflow));
         self.progress.iteration += 1;
         self.progress.consumed_samples += batch.running_global_batch_size;
         self.batches.update(self.progress.consumed_samples)?;
@@ -65,6 +102,7 @@ impl Trainer {
     fn forward_backward(&mut self, micros: &[MicroHost]) -> Result<()> {
         let cx = &mut self.cx;
         cx.params.zero_grads(&*cx.device, &cx.stream)?;
+        cx.begin_grads(micros.len());
         cx.device.fill_bytes(&cx.stream, cx.stats.ptr(), cx.stats.bytes(), 0)?;
         cx.device.ops().fill(&cx.stream, self.scaler.scale(), &mut cx.loss_scale)?;
         let pp = &cx.groups.pp;
@@ -73,8 +111,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// All numbers that the host needs from a step, in one read.
-    fn gather_stats(&mut self) -> Result<Vec<f32>> {
+    /// All numbers that the host needs from a step, summed over all ranks, in one read.
+    fn gather_stats(&mut self, leave: Leave) -> Result<Vec<f32>> {
         let cx = &self.cx;
         self.optimizer.gather_grad_squares(cx)?;
         if self.config.log.num_zeros_in_grad {
@@ -83,12 +121,17 @@ impl Trainer {
         if self.config.log.params_norm {
             self.optimizer.gather_param_squares(cx)?;
         }
-        Ok(host::read_f32(&*cx.device, &cx.stream, &cx.stats)?)
+        if leave != Leave::No {
+            cx.ops().fill(&cx.stream, leave.weight(), &mut cx.stat(stat::LEAVE))?;
+        }
+        Ok(cx.read_stats()?)
     }
 
     fn judge(&self, stats: &[f32], samples: u64) -> Result<StepReport> {
-        let loss = stats[stat::LOSS] / stats[stat::TOKENS].max(1.0);
-        let grad_norm = f64::from(stats[stat::GRAD_SQUARES]).sqrt() * f64::from(self.scaler.inv_scale());
+        let tokens = stats[stat::TOKENS].max(1.0);
+        let loss = stats[stat::LOSS] / tokens;
+        let unscale = self.unscale(tokens);
+        let grad_norm = f64::from(stats[stat::GRAD_SQUARES]).sqrt() * unscale;
         let scaled = self.scaler.state().is_some();
         let found_inf = scaled && !grad_norm.is_finite();
         let measured = StepStats { loss: f64::from(loss), grad_norm: Some(grad_norm), found_inf };
@@ -108,22 +151,29 @@ impl Trainer {
             params_norm: self.config.log.params_norm.then_some(f64::from(stats[stat::PARAM_SQUARES]).sqrt()),
             samples,
             decision,
+            leave: Leave::of_sum(stats[stat::LEAVE]),
         })
     }
 
+    /// Factor that turns accumulated gradients into those of the mean loss.
+    fn unscale(&self, tokens: f32) -> f64 {
+        let per_token = if self.config.parallel.per_token_loss { f64::from(tokens) } else { 1.0 };
+        f64::from(self.scaler.inv_scale()) / per_token
+    }
+
     /// Clips and updates. (Megatron: `clip_grad_by_total_norm_fp32`.)
-    fn apply(&mut self, grad_norm: f64) -> Result<()> {
+    fn apply(&mut self, grad_norm: f64, unscale: f64) -> Result<()> {
         let clip = self.config.optim.clip_grad;
         let coefficient = if clip > 0.0 { (clip / (grad_norm + 1e-6)).min(1.0) } else { 1.0 };
         self.progress.updates += 1;
         let update = UpdateScalars {
             lr: self.scheduler.lr(),
             weight_decay: self.scheduler.wd(),
-            grad_factor: coefficient * f64::from(self.scaler.inv_scale()),
+            grad_factor: coefficient * unscale,
             step: self.progress.updates,
         };
         self.optimizer.update(&self.cx, &update)?;
-        gather_params(&self.cx)?;
+        self.cx.gather_params()?;
         Ok(())
     }
 }

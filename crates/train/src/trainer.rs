@@ -12,8 +12,8 @@ use ferrotron_telemetry::Timers;
 use ferrotron_tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
-use crate::Progress;
 use crate::batch::BatchSource;
+use crate::{Progress, World};
 
 /// A rank in training. Made by [`Trainer::new`] in [`crate::setup`].
 pub struct Trainer {
@@ -29,8 +29,10 @@ pub struct Trainer {
     pub cx: Ctx,
     /// Layers.
     pub stage: Stage,
-    /// The head, for logits.
-    pub head: Arc<Head>,
+    /// The head, for logits; on the last stage.
+    pub head: Option<Arc<Head>>,
+    /// All ranks.
+    pub world: World,
     /// The optimizer.
     pub optimizer: Optimizer,
     /// Learning rate and weight decay.

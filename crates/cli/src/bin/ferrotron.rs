@@ -7,6 +7,8 @@ use ferrotron_cli::{corpus, curve, doctor, generate, inspect, preprocess, pretra
 const USAGE: &str = "\
 usage: ferrotron COMMAND ...
   pretrain_gpt     train: Megatron's command line (also a binary of its own)
+  launch           start ranks: torchrun's, torch.distributed.launch's and deepspeed's spellings
+  shims            write stand-ins, so that old launch scripts run unchanged
   preprocess_data  JSONL to .bin/.idx (also a binary of its own)
   generate         a few lines of text from a checkpoint
   curve            draw the loss curve of a log
@@ -24,6 +26,8 @@ fn main() -> ExitCode {
     ExitCode::from(match command {
         "pretrain_gpt" => pretrain::run(rest, |name| std::env::var(name).ok()),
         "preprocess_data" => preprocess::run(rest),
+        "launch" => ferrotron_launch::run(rest),
+        "shims" => ferrotron_launch::shims(rest),
         "generate" => generate::run(rest),
         "curve" => curve::run(rest),
         "inspect" => inspect::run(rest),

@@ -76,6 +76,10 @@ const ACTS: &[&str] = &[
     "--log-world-size-to-tensorboard",
     "--wandb-project", "--wandb-exp-name", "--wandb-save-dir", "--wandb-entity", "--profile", "--profile-step-start",
     "--profile-step-end", "--profile-ranks", "--profile-save-path", "--report", "--prometheus-port", "--console",
+    // ranks
+    "--overlap-grad-reduce", "--overlap-param-gather", "--grad-reduce-in-bf16", "--ddp-bucket-size",
+    "--calculate-per-token-loss", "--distributed-timeout-minutes", "--thread-ranks", "--interface",
+    "--check-collectives",
     // this program
     "--device", "--dry-run", "--print-config", "--strict", "--config", "--yaml-cfg",
 ];
@@ -117,20 +121,20 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
         &[
             "--attention-softmax-in-fp32", "--accumulate-allreduce-grads-in-fp32", "--fp32-allreduce",
             "--apply-query-key-layer-scaling", "--no-query-key-layer-scaling", "--fp16-lm-cross-entropy",
-            "--grad-reduce-in-bf16", "--ddp-reduce-scatter-with-fp32-accumulation",
+            "--ddp-reduce-scatter-with-fp32-accumulation",
             "--init-norm-weight-in-fp32",
         ],
     ),
     (
-        "tunes communication, and one rank has none",
+        "tunes communication of other back ends",
         &[
             "--overlap-p2p-communication", "--no-overlap-p2p-communication", "--overlap-p2p-communication-warmup-flush",
-            "--overlap-grad-reduce", "--overlap-param-gather", "--overlap-param-gather-with-optimizer-step",
+            "--overlap-param-gather-with-optimizer-step",
             "--no-align-grad-reduce", "--no-align-param-gather", "--delay-param-gather", "--no-delay-grad-reduce",
             "--tp-comm-overlap", "--no-tp-comm-bulk-wgrad", "--no-tp-comm-bulk-dgrad", "--no-tp-comm-overlap-ag",
             "--no-tp-comm-overlap-rs", "--tp-comm-overlap-rs-dgrad", "--no-tp-comm-split-ag", "--no-tp-comm-split-rs",
-            "--tp-comm-bootstrap-backend", "--tp-comm-overlap-cfg", "--distributed-backend", "--distributed-timeout-minutes",
-            "--distributed-timeout-seconds-after-init", "--ddp-num-buckets", "--ddp-bucket-size",
+            "--tp-comm-bootstrap-backend", "--tp-comm-overlap-cfg", "--distributed-backend", 
+            "--distributed-timeout-seconds-after-init", "--ddp-num-buckets", 
             "--ddp-pad-buckets-for-high-nccl-busbw", "--ddp-average-in-collective", "--use-nccl-ub", "--use-sharp",
             "--sharp-enabled-group", "--nccl-communicator-config-path", "--high-priority-stream-groups",
             "--disable-symmetric-registration", "--disable-gloo-process-groups", "--disable-gloo-group",

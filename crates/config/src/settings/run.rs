@@ -174,6 +174,22 @@ pub struct ParallelConfig {
     pub distributed_optimizer: bool,
     /// `--zero-stage`, if written.
     pub zero_stage: Option<u8>,
+    /// Buckets of gradients leave during backward.
+    pub overlap_grad_reduce: bool,
+    /// Buckets of parameters arrive during the next forward.
+    pub overlap_param_gather: bool,
+    /// Gradients travel as bf16.
+    pub grad_reduce_in_bf16: bool,
+    /// Elements of a gradient bucket; upstream's rule when absent.
+    pub ddp_bucket_size: Option<usize>,
+    /// The loss is averaged over all tokens of the global batch, not over those of each micro-batch.
+    pub per_token_loss: bool,
+    /// Minutes after which a wait for other ranks is an error.
+    pub timeout_minutes: u64,
+    /// Ranks as threads of this process; 0 when ranks are processes.
+    pub thread_ranks: usize,
+    /// Network interface between processes.
+    pub interface: Option<String>,
 }
 
 /// Where the run executes.

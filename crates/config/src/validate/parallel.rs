@@ -35,16 +35,22 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         ));
         v.why = Some("data parallel size = ranks / (tensor x pipeline x context); ranks come from WORLD_SIZE, which the launcher sets".into());
     }
-    for (flag, size, axis) in [(TP, tp, "tensor"), (PP, pp, "pipeline"), (CP, cp, "context")] {
-        if size > 1 {
-            c.planned(
-                &[flag],
-                format!("{flag} {size}: {axis} parallelism is not there yet; this version trains on one rank"),
-            );
-        }
+    if cp > 1 {
+        c.planned(&[CP], format!("{CP} {cp}: context parallelism is not there yet"));
     }
-    if world_size > 1 {
-        c.planned(&["WORLD_SIZE"], format!("{world_size} ranks: this version trains on one rank"));
+    let groups = c.args.int("num_query_groups").filter(|_| c.args.flag("group_query_attention"));
+    if let Some(groups) = groups.filter(|g| *g > 0 && tp > 1 && g % tp as i64 != 0) {
+        c.planned(
+            &["--num-query-groups", TP],
+            format!("{groups} query groups over {tp} tensor-parallel ranks: replicated groups are not there yet"),
+        );
+    }
+    let thread_ranks = c.count_from("thread_ranks", 0).unwrap_or(0) as usize;
+    if thread_ranks > 0 && thread_ranks != world_size {
+        let v =
+            c.invalid(&["--thread-ranks", "WORLD_SIZE"], "--thread-ranks contradicts the launcher's number of ranks");
+        v.arithmetic = Some(format!("{thread_ranks} threads, {world_size} ranks"));
+        v.legal = Some("--thread-ranks without a launcher, or a launcher without --thread-ranks".into());
     }
     if sp > 1 {
         c.planned(&["--ds-sequence-parallel-size"], "--ds-sequence-parallel-size above 1 is not there yet");
@@ -114,6 +120,8 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         if stage > 3 {
             c.invalid(&["--zero-stage"], format!("--zero-stage {stage} does not exist")).legal =
                 Some("0, 1, 2, 3".into());
+        } else if stage > 1 && dp > 1 {
+            c.planned(&["--zero-stage"], format!("--zero-stage {stage} is not there yet: 0 and 1 are"));
         } else if stage > 0 && dp == 1 {
             c.notice(
                 NoticeKind::NoEffect,
@@ -140,8 +148,16 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         dp,
         virtual_stages: 1,
         sequence_parallel,
-        distributed_optimizer: c.args.flag("use_distributed_optimizer"),
+        distributed_optimizer: c.args.flag("use_distributed_optimizer") || zero_stage == Some(1),
         zero_stage: zero_stage.and_then(|s| u8::try_from(s).ok()),
+        overlap_grad_reduce: c.args.flag("overlap_grad_reduce"),
+        overlap_param_gather: c.args.flag("overlap_param_gather"),
+        grad_reduce_in_bf16: c.args.flag("grad_reduce_in_bf16"),
+        ddp_bucket_size: c.size("ddp_bucket_size"),
+        per_token_loss: c.args.flag("calculate_per_token_loss"),
+        timeout_minutes: c.count_from("distributed_timeout_minutes", 1).unwrap_or(10),
+        thread_ranks,
+        interface: c.args.text("interface").map(str::to_string),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ferrotron_device::{Error, Result, Tensor};
 use ferrotron_nn::embedding::EmbeddingConfig;
-use ferrotron_nn::{Builder, Embedding, Head, Norm, Recompute, Rope, RopeSpec};
+use ferrotron_nn::{Builder, Embedding, Head, HeadTable, Norm, Recompute, Rope, RopeSpec};
 use ferrotron_runtime::{AnyLayer, Ctx, Edge, Flow, Micro};
 
 use super::block::{Stack, block};
@@ -34,6 +34,7 @@ pub fn build(b: &mut Builder<'_>, c: &ModelConfig, blocks: Range<usize>) -> Resu
                 positions: if c.position == Position::Learned { c.max_positions } else { 0 },
                 dropout: c.hidden_dropout,
                 std: c.embedding_init_std,
+                shared_with_stage: c.tied && blocks.end < c.num_layers,
             },
         );
         word = Some(embedding.word());
@@ -47,19 +48,16 @@ pub fn build(b: &mut Builder<'_>, c: &ModelConfig, blocks: Range<usize>) -> Resu
     if blocks.end == c.num_layers {
         let norm = Norm::new(b, "decoder.final_layernorm", c.norm, c.hidden, c.norm_eps, c.norm_plus_one);
         layers.push(Box::new(norm));
-        let tied = if c.tied { Some(word.ok_or_else(tied_needs_embedding)?) } else { None };
-        let last = Arc::new(Head::new(b, c.vocab, c.hidden, c.init_std, tied));
+        let table = match (c.tied, word) {
+            (false, _) => HeadTable::Own { std: c.init_std },
+            (true, Some(word)) => HeadTable::Shared(word),
+            (true, None) => HeadTable::CopyOfEmbedding { std: c.embedding_init_std },
+        };
+        let last = Arc::new(Head::new(b, c.vocab, c.hidden, table));
         layers.push(Box::new(last.clone()));
         head = Some(last);
     }
     Ok(Model { layers, head })
-}
-
-fn tied_needs_embedding() -> Error {
-    Error::Parameter {
-        name: "embedding.word_embeddings.weight".into(),
-        what: "is shared with the head, which is on another pipeline stage: tied copies need pipeline parallel".into(),
-    }
 }
 
 fn rope_of(b: &Builder<'_>, c: &ModelConfig) -> Result<Option<Rope>> {

@@ -1,0 +1,244 @@
+//! How gradients leave for, and parameters arrive from, data-parallel ranks.
+//!
+//! A bucket's gradients are complete when each of its parameters has had its last addition of the step. With
+//! `overlap_grads` the bucket leaves at that moment, under the rest of backward; else all buckets leave at the end.
+//! How many additions a parameter has in a micro-batch (a tied embedding has two) is learned in the first step, which
+//! never overlaps. Partial sums over the tensor-parallel group (norms under sequence parallel) and over the two stages
+//! that share an embedding come first.
+//!
+//! (Li et al., PyTorch Distributed, 2020; megatron/core/distributed/param_and_grad_buffer.py.)
+
+use std::sync::{Mutex, MutexGuard};
+
+use ferrotron_comm::ReduceOp;
+use ferrotron_device::{DType, Error, Pending, Result, Tensor};
+
+use crate::{Ctx, ParamId, ParamStore, Tied};
+
+/// What is overlapped, and in which type gradients travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SyncOptions {
+    /// Buckets leave as soon as they are complete (`--overlap-grad-reduce`).
+    pub overlap_grads: bool,
+    /// The next forward waits for each bucket of parameters when it needs it (`--overlap-param-gather`).
+    pub overlap_params: bool,
+    /// Gradients travel as bf16 (`--grad-reduce-in-bf16`); sums are made in f32 and rounded once.
+    pub grads_in_bf16: bool,
+}
+
+/// A bucket on its way: what to copy back when it comes as bf16.
+struct InFlight {
+    pending: Pending,
+    back: Option<Tensor>,
+}
+
+/// Gradients of one step.
+pub struct GradSync {
+    options: SyncOptions,
+    /// Additions of each parameter in a micro-batch, once known.
+    per_micro: Option<Vec<usize>>,
+    micro_batches: usize,
+    /// Additions so far in this step.
+    added: Vec<usize>,
+    /// Parameters of each bucket that are not complete, by buffer.
+    missing: Vec<Vec<usize>>,
+    launched: Vec<Vec<bool>>,
+    in_flight: Vec<InFlight>,
+}
+
+impl GradSync {
+    /// For the buckets of a store.
+    pub fn new(params: &ParamStore, options: SyncOptions) -> GradSync {
+        let per_bucket = |x: usize| params.buffers().iter().map(|b| vec![x; b.buckets.len()]).collect();
+        GradSync {
+            options,
+            per_micro: None,
+            micro_batches: 0,
+            added: vec![0; params.table().len()],
+            missing: per_bucket(0),
+            launched: params.buffers().iter().map(|b| vec![false; b.buckets.len()]).collect(),
+            in_flight: vec![],
+        }
+    }
+}
+
+impl Ctx {
+    /// Begins a step of so many micro-batches on this rank.
+    pub fn begin_grads(&mut self, micro_batches: usize) {
+        let s = &mut self.grad_sync;
+        s.micro_batches = micro_batches;
+        s.added.fill(0);
+        s.launched.iter_mut().for_each(|b| b.fill(false));
+        s.missing.iter_mut().for_each(|b| b.fill(0));
+        for (id, _) in self.params.table().iter().filter(|(_, p)| p.trainable) {
+            let (buffer, bucket) = self.params.bucket_of(id);
+            self.grad_sync.missing[buffer][bucket] += 1;
+        }
+    }
+
+    /// Takes note of an addition to a gradient.
+    pub(crate) fn grad_added(&mut self, id: ParamId) -> Result<()> {
+        let (buffer, bucket) = self.params.bucket_of(id);
+        let s = &mut self.grad_sync;
+        if s.launched[buffer][bucket] {
+            let name = self.params.table().spec(id).shard.name.clone();
+            let what = "has another gradient after its bucket left: micro-batches differ in their number of additions";
+            return Err(Error::Parameter { name, what: what.into() });
+        }
+        s.added[id.0] += 1;
+        let Some(per_micro) = s.per_micro.as_ref().filter(|_| s.options.overlap_grads) else { return Ok(()) };
+        let (due, n) = (per_micro[id.0] * s.micro_batches, s.added[id.0]);
+        if n != due {
+            return Ok(());
+        }
+        self.grad_sync.missing[buffer][bucket] -= 1;
+        // A shared embedding waits for the end: its other half may be another stage's, and late.
+        let whole = self.grad_sync.missing[buffer][bucket] == 0;
+        if whole && self.params.table().spec(id).tied == Tied::No { self.launch(buffer, bucket) } else { Ok(()) }
+    }
+
+    /// Sends what has not left yet, and makes the home stream wait for all of it: after this, gradients are the sums
+    /// over all ranks that share the parameters (with a sharded optimizer, in this rank's share of each bucket).
+    pub fn finish_grads(&mut self) -> Result<()> {
+        let s = &mut self.grad_sync;
+        if s.per_micro.is_none() && s.micro_batches > 0 {
+            s.per_micro = Some(s.added.iter().map(|n| n / s.micro_batches).collect());
+        }
+        for buffer in 0..self.params.buffers().len() {
+            for bucket in 0..self.params.buffers()[buffer].buckets.len() {
+                if !self.grad_sync.launched[buffer][bucket] {
+                    self.launch(buffer, bucket)?;
+                }
+            }
+        }
+        for f in std::mem::take(&mut self.grad_sync.in_flight) {
+            let sum = f.pending.wait();
+            if let Some(mut grad) = f.back {
+                self.ops().copy(&self.stream, &sum, &mut grad)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, buffer: usize, bucket: usize) -> Result<()> {
+        self.grad_sync.launched[buffer][bucket] = true;
+        let Some(all) = self.params.buffers()[buffer].grad.clone() else { return Ok(()) };
+        let range = self.params.buffers()[buffer].buckets[bucket].clone();
+        self.sum_partial(buffer, bucket)?;
+        if self.groups.dp.size() == 1 {
+            return Ok(());
+        }
+        let (whole, share) = (all.view(range.start, [range.len()]), self.params.share(&range));
+        let own = all.view(share.start, [share.len()]);
+        let sharded = self.params.options().shard_optimizer;
+        let (dp, s) = (&self.groups.dp, &self.stream);
+        let flight = if self.grad_sync.options.grads_in_bf16 {
+            let mut narrow = self.pool.alloc(DType::BF16, [range.len()])?;
+            self.ops().copy(s, &whole, &mut narrow)?;
+            if sharded {
+                let out = narrow.view(share.start - range.start, [share.len()]);
+                InFlight { pending: dp.reduce_scatter(s, narrow, out)?, back: Some(own) }
+            } else {
+                InFlight { pending: dp.all_reduce(s, narrow, ReduceOp::Sum)?, back: Some(whole) }
+            }
+        } else if sharded {
+            InFlight { pending: dp.reduce_scatter(s, whole, own)?, back: None }
+        } else {
+            InFlight { pending: dp.all_reduce(s, whole, ReduceOp::Sum)?, back: None }
+        };
+        self.grad_sync.in_flight.push(flight);
+        Ok(())
+    }
+
+    /// Sums over tensor-parallel ranks and over the stages that share an embedding.
+    fn sum_partial(&self, buffer: usize, bucket: usize) -> Result<()> {
+        for (id, spec) in self.params.table().iter().filter(|(_, p)| p.trainable) {
+            if self.params.bucket_of(id) != (buffer, bucket) {
+                continue;
+            }
+            if spec.grad_partial_over_tp && self.groups.tp.size() > 1 {
+                self.groups.tp.all_reduce(&self.stream, self.params.grad(id)?, ReduceOp::Sum)?.wait();
+            }
+            if spec.tied != Tied::No && self.groups.embedding.size() > 1 {
+                self.groups.embedding.all_reduce(&self.stream, self.params.grad(id)?, ReduceOp::Sum)?.wait();
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives every rank all updated parameters, when the optimizer is sharded: at once, or bucket by bucket as the next
+    /// forward needs them.
+    pub fn gather_params(&mut self) -> Result<()> {
+        let dp = &self.groups.dp_params;
+        if dp.size() == 1 || !self.params.options().shard_optimizer {
+            return Ok(());
+        }
+        let mut arriving = vec![];
+        for (i, b) in self.params.buffers().iter().enumerate() {
+            // Forward needs the last buckets first: parameters lie in reverse order.
+            for (j, bucket) in b.buckets.iter().enumerate().rev() {
+                let share = self.params.share(bucket);
+                let mine = b.param.view(share.start, [share.len()]);
+                let whole = b.param.view(bucket.start, [bucket.len()]);
+                arriving.push(((i, j), dp.all_gather(&self.stream, mine, whole)?));
+            }
+        }
+        if self.grad_sync.options.overlap_params {
+            *self.param_sync.lock() = arriving;
+        } else {
+            arriving.into_iter().for_each(|(_, p)| drop(p.wait()));
+        }
+        Ok(())
+    }
+
+    /// Makes the home stream wait for all parameters: before an evaluation or a save.
+    pub fn finish_params(&self) {
+        self.param_sync.lock().drain(..).for_each(|(_, p)| drop(p.wait()));
+    }
+
+    /// The host's view of the step's statistics, summed over all ranks: one collective, one host sync.
+    pub fn read_stats(&self) -> Result<Vec<f32>> {
+        let world = &self.groups.world;
+        let stats = if world.size() > 1 {
+            world.all_reduce(&self.stream, self.stats.clone(), ReduceOp::Sum)?.wait()
+        } else {
+            self.stats.clone()
+        };
+        ferrotron_device::host::read_f32(&*self.device, &self.stream, &stats)
+    }
+}
+
+/// Buckets of parameters that are arriving: (buffer, bucket).
+type Arriving = Vec<((usize, usize), Pending)>;
+
+/// Parameters that other ranks updated and that are on their way here.
+#[derive(Default)]
+pub struct ParamSync(Mutex<Arriving>);
+
+impl ParamSync {
+    fn lock(&self) -> MutexGuard<'_, Arriving> {
+        // The list is whole at every point where this module can panic.
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Makes the home stream wait for the bucket of a parameter.
+    pub(crate) fn arrive(&self, params: &ParamStore, id: ParamId) {
+        let mut arriving = self.lock();
+        if arriving.is_empty() {
+            return;
+        }
+        let bucket = params.bucket_of(id);
+        if let Some(i) = arriving.iter().position(|(b, _)| *b == bucket) {
+            drop(arriving.remove(i).1.wait());
+        }
+    }
+}
+
+/// An error for settings that contradict the store's layout.
+pub fn check(options: &SyncOptions, sharded: bool) -> Result<()> {
+    if options.overlap_params && !sharded {
+        let what = "a sharded optimizer: only it has parameters to gather";
+        return Err(Error::mismatch("overlap of parameter gathers", "optimizer", what, "a whole one"));
+    }
+    Ok(())
+}
