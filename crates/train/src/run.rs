@@ -56,6 +56,8 @@ pub fn pretrain(rank: Rank<'_>, out: &mut dyn Write) -> Result<Ending> {
         log.line(format!("note: {notice}"))?;
     }
     load(&mut t, &mut log)?;
+    let timeout = t.config.parallel.timeout_seconds_after_init;
+    t.world.fabric.set_timeout(std::time::Duration::from_secs(timeout));
     log.event(Event::ModelBuilt)?;
     log.event(Event::DataBuilt)?;
 

@@ -1,11 +1,13 @@
 //! One training step.
 
+use ferrotron_device::{Tensor, host};
 use ferrotron_executor::run;
 use ferrotron_optim::{Decision, StepStats, UpdateScalars};
 use ferrotron_runtime::{Micro, MicroHost, stat};
 use ferrotron_schedule::{Pipe, one_f_one_b};
 
-use crate::{Error, Result, Trainer};
+use crate::world::culprit;
+use crate::{Error, Phase, Result, Trainer};
 
 /// What a step did.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,22 +71,33 @@ impl Trainer {
         self.cx.step = self.progress.iteration;
         self.cx.training = true;
 
+        let at = self.world.at.clone();
+        at.begin(self.progress.iteration + 1);
+        at.enter(Phase::Data);
         self.timers.start("batch-generator", 2);
         let source = self.data.train.as_mut().ok_or_else(no_training_data)?;
         let micros = source.global_batch(self.progress.consumed_samples, batch.num_microbatches)?;
         self.timers.stop("batch-generator");
 
+        at.enter(Phase::ForwardBackward);
         self.timers.start("forward-backward", 1);
         self.forward_backward(&micros)?;
         self.timers.stop("forward-backward");
 
+        at.enter(Phase::GradSync);
         self.timers.start("all-grads-sync", 1);
         self.cx.finish_grads()?;
         self.timers.stop("all-grads-sync");
 
+        at.enter(Phase::Numbers);
+        let own = self.own_stats()?;
         let stats = self.gather_stats(leave)?;
-        let report = self.judge(&stats, batch.running_global_batch_size)?;
+        let report = match self.judge(&stats, batch.running_global_batch_size) {
+            Err(e @ Error::NotFinite { .. }) => return Err(self.blame(e, own)?),
+            judged => judged?,
+        };
         if report.decision == Decision::Apply {
+            at.enter(Phase::Optimizer);
             self.timers.start("optimizer", 1);
             self.apply(report.grad_norm, self.unscale(stats[stat::TOKENS].max(1.0)))?;
             self.timers.stop("optimizer");
@@ -125,6 +138,30 @@ impl Trainer {
             cx.ops().fill(&cx.stream, leave.weight(), &mut cx.stat(stat::LEAVE))?;
         }
         Ok(cx.read_stats()?)
+    }
+
+    /// This rank's part of the step's numbers, before they are summed: it tells who brought a NaN.
+    fn own_stats(&self) -> Result<Option<Tensor>> {
+        let cx = &self.cx;
+        if self.world.size() == 1 || !self.config.train.check_for_nan {
+            return Ok(None);
+        }
+        let mut own = cx.pool.alloc(cx.stats.dtype(), cx.stats.shape().clone())?;
+        cx.ops().copy(&cx.stream, &cx.stats, &mut own)?;
+        Ok(Some(own))
+    }
+
+    /// Of the ranks that all see a sum that is not finite, the one whose part it was keeps the error; if it is nobody's in
+    /// particular (a gradient), rank 0. The others end as its peers.
+    fn blame(&self, e: Error, own: Option<Tensor>) -> Result<Error> {
+        let Some(own) = own else { return Ok(e) };
+        let cx = &self.cx;
+        let own = host::read_f32(&*cx.device, &cx.stream, &own)?;
+        let who = culprit(cx, own[stat::LOSS])?.unwrap_or(0);
+        if who == self.world.rank() {
+            return Ok(e);
+        }
+        Ok(ferrotron_device::Error::Aborted(format!("rank {who}: {e}")).into())
     }
 
     fn judge(&self, stats: &[f32], samples: u64) -> Result<StepReport> {
