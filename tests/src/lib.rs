@@ -1,5 +1,7 @@
 //! Cross-crate and end-to-end tests live in `tests/`; this library holds what they share.
 
+pub mod ranks;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;

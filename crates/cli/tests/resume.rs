@@ -1,5 +1,6 @@
 //! A run that stops and resumes, at any iteration and even when killed in a save, equals one that never stopped: the
 //! same loss digits and the same weights, to the bit.
+#![allow(clippy::unwrap_used)] // a test that cannot go on stops
 
 mod common;
 

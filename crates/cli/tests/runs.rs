@@ -1,4 +1,5 @@
 //! Whole runs of the program: precisions, guards, schedules, exits, and what it says when something is wrong.
+#![allow(clippy::unwrap_used)] // a test that cannot go on stops
 
 mod common;
 

@@ -41,7 +41,7 @@ fn arg_03_sequence_parallelism_says_what_it_affects() {
 #[test]
 fn arg_04_dense_models_meet_no_expert_rule() {
     let text = with("--tensor-model-parallel-size 2", 2);
-    assert!(!text.contains("expert") && !text.contains("moe") && text.contains("valid, but"), "{text}");
+    assert!(text.is_empty(), "{text}");
 }
 
 /// Three micro-batches over two interleaved stages: both numbers and the next batch sizes are named.

@@ -42,7 +42,8 @@ proptest! {
         let env = Environment { world_size: ranks, ..Environment::default() };
         match validate(&table, parsed.args, &env, parsed.violations) {
             Ok(r) => {
-                prop_assert_eq!(r.config.parallel.dp, 1);
+                let p = &r.config.parallel;
+                prop_assert_eq!(p.tp * p.pp * p.cp * p.dp, ranks);
                 prop_assert!(r.config.model.num_layers > 0 && r.config.train.global_batch_size > 0);
                 print_json(&r.args, &r.notices, Some(&r.config));
                 arguments_dump(&table, &r.args);

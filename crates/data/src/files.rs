@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 
@@ -28,10 +27,15 @@ pub(crate) struct AtomicFile {
 impl AtomicFile {
     pub(crate) fn create(target: &Path) -> Result<AtomicFile> {
         // Two processes, or two threads, may write the same target at once: every writer has its own name.
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let unique = format!(".{}-{}.tmp", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let temporary = with_suffix(target, &unique);
-        let file = File::create(&temporary).map_err(|e| Error::io("create", &temporary, e))?;
+        let mut n = 0u32;
+        let (temporary, file) = loop {
+            let temporary = with_suffix(target, &format!(".{}-{n}.tmp", std::process::id()));
+            match File::options().write(true).create_new(true).open(&temporary) {
+                Ok(file) => break (temporary, file),
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && n < u32::MAX => n += 1,
+                Err(e) => return Err(Error::io("create", &temporary, e)),
+            }
+        };
         let writer = BufWriter::with_capacity(1 << 20, file);
         Ok(AtomicFile { writer, temporary, target: target.to_owned(), renamed: false, failed: false })
     }

@@ -8,7 +8,9 @@ use ferrotron_runtime::{Ctx, Layer, Micro, Tensors};
 
 use crate::compose::SavesInput;
 use crate::linear::LinearGrad;
-use crate::{Builder, ColumnLinear, CoreAttention, LinearSpec, Norm, NormKind, Qkv, Recompute, Rope, RowLinear};
+use crate::{
+    Builder, ColumnLinear, CoreAttention, LinearSpec, Norm, NormConfig, Qkv, Recompute, Rope, RowLinear, Sees,
+};
 
 /// Shape and options of a self-attention layer. Heads and groups of all ranks.
 #[derive(Clone)]
@@ -29,8 +31,8 @@ pub struct AttentionConfig {
     pub qkv_bias: bool,
     /// Bias of the output projection.
     pub proj_bias: bool,
-    /// Normalise each head's q and k (`--qk-layernorm`): kind, eps, and whether the stored weight is factor less 1.
-    pub qk_norm: Option<(NormKind, f32, bool)>,
+    /// Normalise each head's q and k (`--qk-layernorm`).
+    pub qk_norm: Option<NormConfig>,
     /// Rotation.
     pub rope: Option<Rope>,
     /// Dropout of probabilities.
@@ -87,9 +89,9 @@ impl SelfAttention {
                 std: c.std,
             },
         );
-        let qk_norm = c.qk_norm.map(|(kind, eps, plus_one)| {
-            let mut norm = |which| Norm::new(b, &format!("{name}.{which}_layernorm"), kind, c.head_dim, eps, plus_one);
-            (norm("q"), norm("k"))
+        let qk_norm = c.qk_norm.map(|norm| {
+            let mut of = |which| Norm::new(b, &format!("{name}.{which}_layernorm"), c.head_dim, norm, Sees::Heads);
+            (of("q"), of("k"))
         });
         let proj = RowLinear::new(
             b,

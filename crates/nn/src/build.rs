@@ -6,6 +6,18 @@ use ferrotron_base::{ShardBox, ShardSpec};
 use ferrotron_device::{Device, Stream};
 use ferrotron_runtime::{Groups, Init, ParamId, ParamSpec, ParamTable};
 
+/// Which part of the activations a replicated parameter sees on one tensor-parallel rank, and so which part of its
+/// gradient's sum is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sees {
+    /// All: the gradient is whole.
+    All,
+    /// The rows of this rank, when sequence parallel: the gradient is partial then.
+    Rows,
+    /// The heads of this rank: the gradient is partial in any group of more than one (norms of q and k).
+    Heads,
+}
+
 /// Where layers register their parameters, and which share of each is theirs.
 pub struct Builder<'a> {
     /// The stage's parameters.
@@ -64,16 +76,19 @@ impl<'a> Builder<'a> {
         ShardSpec { name: name.into(), global: vec![rows, cols], boxes: vec![part] }
     }
 
-    /// Registers a vector of which every rank of the group holds a copy. `rows_split`: it acts on activations whose
-    /// rows are split, so its gradient is partial when sequence parallel.
-    pub fn replicated_vector(&mut self, name: String, n: usize, init: Init, rows_split: bool) -> ParamId {
+    /// Registers a vector of which every rank of the group holds a copy.
+    pub fn replicated_vector(&mut self, name: String, n: usize, init: Init, sees: Sees) -> ParamId {
         let spec = ParamSpec::vector(ShardSpec::whole(name, &[n]), init);
-        self.replicated(spec, rows_split)
+        self.replicated(spec, sees)
     }
 
     /// Registers a parameter of which every rank of the group holds a copy.
-    pub fn replicated(&mut self, spec: ParamSpec, rows_split: bool) -> ParamId {
-        let partial = rows_split && self.sequence_parallel;
+    pub fn replicated(&mut self, spec: ParamSpec, sees: Sees) -> ParamId {
+        let partial = match sees {
+            Sees::All => false,
+            Sees::Rows => self.sequence_parallel,
+            Sees::Heads => self.tp_size > 1,
+        };
         self.table.add(ParamSpec { tp_replicated: self.tp_size > 1, grad_partial_over_tp: partial, ..spec })
     }
 }

@@ -5,6 +5,7 @@ use ferrotron_base::philox::hash_name;
 use ferrotron_device::{Result, Tensor};
 use ferrotron_runtime::{Ctx, Layer, Micro, ParamId, ParamSpec, Tied, WeightGrads};
 
+use crate::build::Sees;
 use crate::{Builder, Drop};
 
 /// Shape of the embedding.
@@ -45,7 +46,7 @@ impl Embedding {
         let word = b.table.add(ParamSpec { tied, ..ParamSpec::matrix(shard, c.std) });
         let position = (c.positions > 0).then(|| {
             let shard = ShardSpec::whole("embedding.position_embeddings.weight", &[c.positions, c.hidden]);
-            b.replicated(ParamSpec::matrix(shard, c.std), true)
+            b.replicated(ParamSpec::matrix(shard, c.std), Sees::Rows)
         });
         let drop = Drop { p: c.dropout, site: hash_name("embedding.dropout") };
         Embedding { word, position, first, hidden: c.hidden, drop }

@@ -17,13 +17,13 @@ pub mod recompute;
 pub mod rope;
 
 pub use attention::{AttentionConfig, SelfAttention};
-pub use build::Builder;
+pub use build::{Builder, Sees};
 pub use compose::{Chain, Drop, PreNorm, Residual};
 pub use core_attention::{CoreAttention, Qkv};
 pub use embedding::Embedding;
 pub use head::{Head, HeadTable, Loss};
 pub use linear::{ColumnLinear, LinearSpec, RowLinear};
 pub use mlp::Mlp;
-pub use norm::{Norm, NormKind};
+pub use norm::{Norm, NormConfig, NormKind};
 pub use recompute::Recompute;
 pub use rope::{Rope, RopeScaling, RopeSpec};

@@ -10,6 +10,7 @@ use ferrotron_device::{Result, Tensor};
 use ferrotron_runtime::{Ctx, Init, Layer, Micro, ParamId, ParamSpec, WeightGrads};
 
 use crate::Builder;
+use crate::build::Sees;
 
 /// Sizes and initial values of a linear layer.
 #[derive(Clone, Debug)]
@@ -101,7 +102,7 @@ impl RowLinear {
     pub fn new(b: &mut Builder<'_>, l: &LinearSpec<'_>) -> RowLinear {
         let out = l.out_parts.iter().sum();
         let weight = b.split_cols(&format!("{}.weight", l.name), out, l.inputs);
-        let bias = l.bias.then(|| b.replicated_vector(format!("{}.bias", l.name), out, Init::Zeros, false));
+        let bias = l.bias.then(|| b.replicated_vector(format!("{}.bias", l.name), out, Init::Zeros, Sees::All));
         RowLinear { weight: b.table.add(ParamSpec::matrix(weight, l.std)), bias, out }
     }
 }

@@ -5,6 +5,7 @@ use ferrotron_device::{Result, Tensor};
 use ferrotron_runtime::{Ctx, Init, Layer, Micro, ParamId};
 
 use crate::Builder;
+use crate::build::Sees;
 
 /// Which normalisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +14,17 @@ pub enum NormKind {
     Layer,
     /// Root mean square, weight only.
     Rms,
+}
+
+/// Which normalisation, and how.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormConfig {
+    /// Layer or RMS.
+    pub kind: NormKind,
+    /// Epsilon.
+    pub eps: f32,
+    /// The stored weight is the factor less 1 (`--apply-layernorm-1p`).
+    pub plus_one: bool,
 }
 
 /// A normalisation.
@@ -25,13 +37,13 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// Registers `name.weight` (and `name.bias`) of `width` elements. `plus_one`: the stored weight is the factor
-    /// less 1 (`--apply-layernorm-1p`).
-    pub fn new(b: &mut Builder<'_>, name: &str, kind: NormKind, width: usize, eps: f32, plus_one: bool) -> Norm {
+    /// Registers `name.weight` (and `name.bias`) of `width` elements.
+    pub fn new(b: &mut Builder<'_>, name: &str, width: usize, c: NormConfig, sees: Sees) -> Norm {
+        let NormConfig { kind, eps, plus_one } = c;
         let init = if plus_one { Init::Zeros } else { Init::Ones };
-        let weight = b.replicated_vector(format!("{name}.weight"), width, init, true);
+        let weight = b.replicated_vector(format!("{name}.weight"), width, init, sees);
         let bias =
-            (kind == NormKind::Layer).then(|| b.replicated_vector(format!("{name}.bias"), width, Init::Zeros, true));
+            (kind == NormKind::Layer).then(|| b.replicated_vector(format!("{name}.bias"), width, Init::Zeros, sees));
         Norm { weight, bias, eps, plus_one, width }
     }
 

@@ -36,7 +36,9 @@ pub use report::{Report, RunState};
 pub use sinks::{ProfileWindow, SinkError, SinkOptions, Sinks};
 pub use stats::{IntervalState, IntervalStats};
 pub use step::StepMetrics;
-pub use tensorboard::{EventWriter, Scalar, TrainingScalars, ValidationScalars};
+pub use tensorboard::{
+    EventFileError, EventWriter, MemoryScalars, Scalar, TrainingScalars, ValidationScalars, read_events,
+};
 pub use timers::{TimerReport, Timers};
 pub use timestamp::Timestamp;
 pub use trace::Trace;

@@ -3,7 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 
-use ferrotron_telemetry::{EventWriter, JsonlWriter, Metric, Scalar, Timestamp, TrainingScalars, ValidationScalars};
+use ferrotron_telemetry::{
+    EventWriter, IntervalStats, JsonlWriter, MemoryScalars, Metric, Scalar, Timestamp, TrainingScalars,
+    ValidationScalars, read_events,
+};
 
 /// A fresh folder of this test process.
 fn scratch(name: &str) -> PathBuf {
@@ -154,4 +157,60 @@ fn tags_are_megatrons() {
     );
     let named = ValidationScalars { set: Some("code".to_string()), with_perplexity: false, ..evaluation };
     assert_eq!(named.scalars()[0].tag, "lm loss validation-code");
+}
+
+#[test]
+fn memory_curves_have_megatrons_names_and_no_twins() {
+    let memory = MemoryScalars { reserved: 4 << 20, allocated: 1 << 20, max_allocated: 2 << 20, allocated_count: 7 };
+    let points: Vec<(String, u64, f32)> = memory.scalars(3).into_iter().map(|s| (s.tag, s.step, s.value)).collect();
+    let want = [
+        ("mem-reserved-bytes", 4_194_304.0),
+        ("mem-allocated-bytes", 1_048_576.0),
+        ("mem-max-allocated-bytes", 2_097_152.0),
+        ("mem-allocated-count", 7.0),
+    ];
+    assert_eq!(points, want.map(|(tag, value)| (tag.to_string(), 3, value)));
+}
+
+/// LOG-05: what is logged is the mean over the interval, at the cadence asked for, not the value of the last step.
+#[test]
+fn log_05_an_interval_logs_its_mean() {
+    let mut stats = IntervalStats::new();
+    let mut printed = Vec::new();
+    for iteration in 1..=10u64 {
+        stats.record(&[("lm loss", iteration as f32)], false, 0.5);
+        if iteration.is_multiple_of(5) {
+            printed.push((iteration, stats.averages(), stats.elapsed_ms_per_iteration()));
+            stats.reset();
+        }
+    }
+    let mean = |value| vec![("lm loss".to_string(), value)];
+    assert_eq!(printed, [(5, mean(3.0), 500.0), (10, mean(8.0), 500.0)]);
+}
+
+#[test]
+fn our_reader_reads_our_files_and_finds_damage() {
+    let folder = scratch("reader");
+    let now = Timestamp::from_micros(1_767_225_600_250_000);
+    let mut writer = EventWriter::create(&folder, now).unwrap();
+    let points: Vec<Scalar> =
+        [("lm loss", 0, 10.5), ("lm loss", 1, f32::INFINITY), ("learning-rate vs samples", 1 << 40, -0.0)]
+            .map(|(tag, step, value)| Scalar { tag: tag.to_string(), step, value })
+            .to_vec();
+    writer.write(&points, now).unwrap();
+    assert_eq!(read_events(writer.path()).unwrap(), points);
+    let whole = fs::read(writer.path()).unwrap();
+    let copy = folder.join("copy");
+    for length in 0..whole.len() {
+        fs::write(&copy, &whole[..length]).unwrap();
+        let read = read_events(&copy).unwrap();
+        assert_eq!(read, points[..read.len()], "a cut file gives what is whole in it");
+    }
+    for at in 0..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x40;
+        fs::write(&copy, &bytes).unwrap();
+        assert!(read_events(&copy).unwrap_err().to_string().contains("damaged"), "byte {at}");
+    }
+    fs::remove_dir_all(folder).unwrap();
 }

@@ -13,6 +13,7 @@ pub mod preprocess;
 pub mod sentencepiece;
 pub mod tiktoken;
 pub mod tokenizer;
+pub mod train;
 mod trie;
 
 pub use bytes::ByteLevelTokenizer;
@@ -25,3 +26,4 @@ pub use null::NullTokenizer;
 pub use sentencepiece::SentencePieceTokenizer;
 pub use tiktoken::{TikTokenOptions, TikTokenizer};
 pub use tokenizer::{Tokenizer, padded_vocab_size};
+pub use train::{BpeTraining, Trained, Words, bpe_train};

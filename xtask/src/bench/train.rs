@@ -106,6 +106,8 @@ fn clean(c: &mut Command) {
 struct Side {
     /// Milliseconds of every counted step.
     steps: Vec<f64>,
+    /// Milliseconds of processor time of every counted step, all threads together.
+    cpu: Vec<f64>,
     /// Median step of each turn.
     turns: Vec<f64>,
     peak: u64,
@@ -114,16 +116,15 @@ struct Side {
 
 impl Side {
     fn add(&mut self, run: &Run, of_line: impl Fn(&str) -> Option<f64>) -> Result<(), String> {
-        let all: Vec<f64> = run.lines.iter().filter_map(|l| of_line(l)).collect();
+        let all: Vec<(f64, f64)> = run.lines.iter().filter_map(|(l, cpu)| Some((of_line(l)?, *cpu))).collect();
         if all.len() != STEPS {
-            return Err(format!(
-                "expected the times of {STEPS} steps, found {} in:\n{}",
-                all.len(),
-                run.lines.join("\n")
-            ));
+            let text: Vec<&str> = run.lines.iter().map(|(l, _)| l.as_str()).collect();
+            return Err(format!("expected the times of {STEPS} steps, found {} in:\n{}", all.len(), text.join("\n")));
         }
-        self.turns.push(median(&all[WARM_UP..]));
-        self.steps.extend(&all[WARM_UP..]);
+        let steps: Vec<f64> = all[WARM_UP..].iter().map(|(ms, _)| *ms).collect();
+        self.turns.push(median(&steps));
+        self.steps.extend(steps);
+        self.cpu.extend(all[WARM_UP - 1..].windows(2).map(|w| w[1].1 - w[0].1));
         self.peak = self.peak.max(run.peak);
         self.others.push(run.others);
         Ok(())
@@ -133,9 +134,10 @@ impl Side {
         let (low, mid, high) = (least(&self.steps), median(&self.steps), most(&self.steps));
         let state = STATE * model.parameters();
         format!(
-            "| {} | {who} | {low:.0} / {mid:.0} / {high:.0} | {:.0} | {} | {} | {:.0}-{:.0}% |",
+            "| {} | {who} | {low:.0} / {mid:.0} / {high:.0} | {:.0} | {:.0} | {} | {} | {:.0}-{:.0}% |",
             model.name,
             1000.0 * model.tokens() as f64 / mid,
+            median(&self.cpu),
             self.peak >> 20,
             self.peak.saturating_sub(state) >> 20,
             100.0 * least(&self.others),
@@ -151,9 +153,9 @@ impl Side {
 pub fn run(root: &Path, python: Option<&Path>, rounds: usize) -> Result<(), String> {
     println!("Training in f32, {} steps a turn of which {WARM_UP} are left out, {rounds} turns each.\n", STEPS);
     println!(
-        "| model | program | ms a step, least / median / most | tokens/s | peak MiB | beyond state | others' CPU |"
+        "| model | program | ms a step, least / median / most | tokens/s | processor ms a step | peak MiB | beyond state | others' CPU |"
     );
-    println!("|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|");
     let mut verdicts = vec![];
     for model in &MODELS {
         let (mut ours, mut theirs) = (Side::default(), Side::default());
@@ -181,11 +183,12 @@ fn verdict(model: &Model, ours: &Side, theirs: &Side) -> String {
     let bound = state + (MEMORY * theirs.peak.saturating_sub(state) as f64) as u64;
     let word = |good| if good { "met" } else { "MISSED" };
     format!(
-        "* {}: {ratio:.2}x PyTorch's tokens/s (turn by turn {:.2} to {:.2}); {SPEED} asked: {}. Peak {} MiB; at most {} \
-         MiB (state + {MEMORY} x PyTorch's rest) asked: {}.",
+        "* {}: {ratio:.2}x PyTorch's tokens/s (turn by turn {:.2} to {:.2}; by processor time {:.2}x); {SPEED} asked: \
+         {}. Peak {} MiB; at most {} MiB (state + {MEMORY} x PyTorch's rest) asked: {}.",
         model.name,
         least(&turns),
         most(&turns),
+        median(&theirs.cpu) / median(&ours.cpu),
         word(ratio >= SPEED),
         ours.peak >> 20,
         bound >> 20,
@@ -248,6 +251,7 @@ mod tests {
         let state = STATE * model.parameters();
         let side = |ms: f64, beyond: u64| Side {
             steps: vec![ms; 3],
+            cpu: vec![ms; 3],
             turns: vec![ms],
             peak: state + beyond,
             others: vec![0.0],

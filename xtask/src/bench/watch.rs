@@ -5,13 +5,15 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+/// Linux counts processor time in `/proc` in hundredths of a second, on every architecture (USER_HZ).
+const TICK_MS: f64 = 10.0;
 /// How often `/proc` is read.
 const PERIOD: Duration = Duration::from_millis(50);
 
 /// What a finished run was like.
 pub struct Run {
-    /// Lines of standard output.
-    pub lines: Vec<String>,
+    /// Lines of standard output, each with the processor time in ms that the program had used when it came.
+    pub lines: Vec<(String, f64)>,
     /// Largest resident memory in bytes (VmHWM).
     pub peak: u64,
     /// Share of all processors' time that other processes took meanwhile, 0 to 1.
@@ -38,17 +40,16 @@ pub fn watch(command: &mut Command) -> Result<Run, String> {
                 std::thread::sleep(PERIOD);
             }
         });
-        let lines: Vec<String> = BufReader::new(stdout).lines().map_while(Result::ok).collect();
+        let output = BufReader::new(stdout).lines().map_while(Result::ok);
+        let lines: Vec<(String, f64)> = output.map(|l| (l, TICK_MS * cpu_ticks(pid) as f64)).collect();
         let after = busy();
         done.store(true, Ordering::Relaxed);
         (lines, after)
     });
     let status = child.wait().map_err(|e| format!("{name}: {e}"))?;
     if !status.success() {
-        return Err(format!(
-            "{name} failed with {status}; its last lines:\n{}",
-            lines[lines.len().saturating_sub(5)..].join("\n")
-        ));
+        let last: Vec<&str> = lines.iter().rev().take(5).rev().map(|(l, _)| l.as_str()).collect();
+        return Err(format!("{name} failed with {status}; its last lines:\n{}", last.join("\n")));
     }
     let after = after?;
     let (busy, all) = ((after.0 - before.0) as f64, (after.1 - before.1).max(1) as f64);
@@ -106,7 +107,7 @@ mod tests {
     #[test]
     fn a_program_is_run_to_its_end() {
         let run = watch(Command::new("sh").args(["-c", "echo one; sleep 0.2; echo two"])).unwrap();
-        assert_eq!(run.lines, ["one", "two"]);
+        assert_eq!(run.lines.iter().map(|(l, _)| l.as_str()).collect::<Vec<_>>(), ["one", "two"]);
         assert!(run.peak > 0 && (0.0..=1.0).contains(&run.others));
         assert!(watch(Command::new("sh").args(["-c", "exit 3"])).is_err());
         assert!(watch(&mut Command::new("/nowhere/at-all")).is_err());

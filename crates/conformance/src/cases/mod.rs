@@ -62,4 +62,16 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), n);
     }
+
+    /// Ops and rows of the table are the same, in both directions.
+    #[test]
+    fn every_op_has_a_row_in_the_docs() {
+        let table = include_str!("../../../../docs/ops.md");
+        let mut rows: Vec<&str> = table.lines().filter_map(|l| l.strip_prefix("| `")?.split('`').next()).collect();
+        let mut ops: Vec<&str> = super::all().iter().map(|c| c.op).filter(|op| *op != "refusals").collect();
+        ops.sort();
+        ops.dedup();
+        rows.sort();
+        assert_eq!(rows, ops);
+    }
 }

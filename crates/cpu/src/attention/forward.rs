@@ -2,11 +2,12 @@
 
 use ferrotron_device::Result;
 
-use super::softmax::{exp, keep_keys, multiply_row, scale_row, softmax_row};
+use super::softmax::{keep_keys, multiply_row, scale_row, softmax_row};
 use super::tile::{self, Spans, accumulate, clear_unseen, packed, scores};
 use super::{Call, Seq};
 use crate::gemm::{Micro, Operand, PackLoad, with_micro};
 use crate::isa::Isa;
+use crate::kernels::math::exp;
 use crate::scratch::Scratch;
 use crate::team::{Team, chunks};
 use crate::view::Disjoint;

@@ -1,45 +1,8 @@
 //! Row loops of attention, compiled for every instruction set: online softmax, its gradient, dropout.
 
-use ferrotron_base::philox::philox4x32;
-
+use crate::kernels::math::{LANES, exp, fold};
+use crate::kernels::philox::{WIDTH, philox};
 use crate::multiversion;
-
-/// Independent sums of a row, enough for two zmm registers; the same number on every instruction set.
-const LANES: usize = 32;
-
-/// `e^x` for x <= 0 or little above, to 1.5 units in the last place (the tests scan it); 0 below -87.3; NaN stays NaN.
-///
-/// `x = n ln 2 + r` with ln 2 in two parts (Cody & Waite 1980), then the series of `e^r`, |r| <= 0.35, whose cut-off
-/// `r^8 / 8!` is 5e-9. Plain multiplications and additions: no calls, so loops over it use wide registers.
-#[inline(always)]
-pub(super) fn exp(x: f32) -> f32 {
-    // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits.
-    const ROUND: f32 = 12_582_912.0;
-    let t = x * std::f32::consts::LOG2_E + ROUND;
-    let n = t - ROUND;
-    let r = (x - n * 0.693_359_4) - n * -2.121_944_4e-4;
-    let mut p = 1.0 / 5040.0;
-    for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5] {
-        p = p * r + c;
-    }
-    let p = (p * r * r + r) + 1.0;
-    let y = f32::from_bits(p.to_bits().wrapping_add(t.to_bits() << 23));
-    let y = if x < -87.3 { 0.0 } else { y };
-    if x.is_nan() { x } else { y }
-}
-
-/// Folds lanes pairwise.
-#[inline(always)]
-fn fold(mut acc: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut half = LANES / 2;
-    while half > 0 {
-        for l in 0..half {
-            acc[l] = f(acc[l], acc[l + half]);
-        }
-        half /= 2;
-    }
-    acc[0]
-}
 
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
@@ -139,18 +102,32 @@ pub(super) struct Keep {
 }
 
 impl Keep {
+    /// Factors of up to [`WIDTH`] elements, from the counters' first three words.
     #[inline(always)]
-    fn of(self, sample: i32, query: i32, key: i32) -> f32 {
-        let random = philox4x32(self.key, [sample as u32, query as u32, key as u32, self.word])[0];
-        if random < self.threshold { 0.0 } else { self.scale }
+    fn factors(self, sample: [u32; WIDTH], query: [u32; WIDTH], key: [u32; WIDTH], out: &mut [f32]) {
+        let mut random = [sample, query, key, [self.word; WIDTH]];
+        philox(self.key, &mut random);
+        for (o, &bits) in out.iter_mut().zip(&random[0]) {
+            *o = if bits < self.threshold { 0.0 } else { self.scale };
+        }
     }
+}
+
+/// The first of some ids as counter words; those that are missing are never looked at.
+#[inline(always)]
+fn words(ids: &[i32]) -> [u32; WIDTH] {
+    let mut words = [0; WIDTH];
+    for (w, &id) in words.iter_mut().zip(ids) {
+        *w = id as u32;
+    }
+    words
 }
 
 multiversion! {
     /// Factors of one query's row.
     pub(super) fn keep_keys(keep: Keep, sample: i32, query: i32, keys: &[i32], out: &mut [f32]) {
-        for (o, &key) in out.iter_mut().zip(keys) {
-            *o = keep.of(sample, query, key);
+        for (out, keys) in out.chunks_mut(WIDTH).zip(keys.chunks(WIDTH)) {
+            keep.factors([sample as u32; WIDTH], [query as u32; WIDTH], words(keys), out);
         }
     }
 }
@@ -158,8 +135,8 @@ multiversion! {
 multiversion! {
     /// Factors of one key's column.
     pub(super) fn keep_queries(keep: Keep, samples: &[i32], queries: &[i32], key: i32, out: &mut [f32]) {
-        for (o, (&sample, &query)) in out.iter_mut().zip(samples.iter().zip(queries)) {
-            *o = keep.of(sample, query, key);
+        for (out, (samples, queries)) in out.chunks_mut(WIDTH).zip(samples.chunks(WIDTH).zip(queries.chunks(WIDTH))) {
+            keep.factors(words(samples), words(queries), [key as u32; WIDTH], out);
         }
     }
 }
@@ -168,21 +145,6 @@ multiversion! {
 mod tests {
     use super::*;
     use crate::isa::Isa;
-
-    #[test]
-    fn exp_is_accurate() {
-        let mut worst = 0f64;
-        let mut x = -87.3f32;
-        while x < 1.0 {
-            let want = f64::from(x).exp();
-            worst = worst.max((f64::from(exp(x)) / want - 1.0).abs());
-            x += 1.7e-5;
-        }
-        // 1.5 units of 2^-23
-        assert!(worst < 1.8e-7, "{worst:e}");
-        assert_eq!((exp(0.0), exp(-88.0), exp(f32::NEG_INFINITY)), (1.0, 0.0, 0.0));
-        assert!(exp(f32::NAN).is_nan());
-    }
 
     #[test]
     fn rows_of_every_length() {

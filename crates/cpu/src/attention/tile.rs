@@ -79,7 +79,7 @@ pub(super) unsafe fn scores<M: Micro>(
             }
             let (a, b, c) = (x[i * depth..].as_ptr(), y[j * depth..].as_ptr(), t[i * ld + j..].as_mut_ptr());
             let bias = std::ptr::null();
-            let tile = Tile { k: depth, a, b, c, ldc: ld, alpha, beta: 0.0, bias, ahead: a };
+            let tile = Tile { k: depth, a, a_row: 0, b, c, ldc: ld, alpha, beta: 0.0, bias, ahead: a };
             // SAFETY: the caller's promise.
             unsafe { M::kernel(&tile, M::MR.min(spans.rows - i), M::NR.min(cols - j)) };
         }
@@ -108,7 +108,7 @@ pub(super) unsafe fn accumulate<M: Micro>(
             let a = t[i * cols + seen.start * M::MR..].as_ptr();
             let b = y[j * cols + seen.start * M::NR..].as_ptr();
             let (c, bias) = (acc[i * width + j..].as_mut_ptr(), std::ptr::null());
-            let tile = Tile { k: seen.len(), a, b, c, ldc: width, alpha: 1.0, beta: 1.0, bias, ahead: a };
+            let tile = Tile { k: seen.len(), a, a_row: 0, b, c, ldc: width, alpha: 1.0, beta: 1.0, bias, ahead: a };
             // SAFETY: the caller's promise.
             unsafe { M::kernel(&tile, M::MR.min(spans.rows - i), M::NR.min(width - j)) };
         }

@@ -9,6 +9,9 @@ pub const MR: usize = 6;
 /// Columns of C in registers.
 pub const NR: usize = 16;
 
+/// A is always packed: with six rows its panels cost little.
+pub const READS_ROWS: bool = false;
+
 /// Computes one tile of C of `rows` x `cols`, at most [`MR`] x [`NR`].
 ///
 /// # Safety

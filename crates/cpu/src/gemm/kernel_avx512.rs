@@ -12,22 +12,31 @@ pub const MR: usize = 8;
 /// Columns of C in registers.
 pub const NR: usize = 48;
 
+/// A whose rows lie as stored is read there: the broadcasts take one float each, packed or not.
+pub const READS_ROWS: bool = true;
+
 /// Computes one tile of C of `rows` x `cols`, at most [`MR`] x [`NR`].
 ///
 /// # Safety
 /// The processor has AVX-512F; pointers of `t` are good for the tile.
 pub unsafe fn kernel(t: &Tile, rows: usize, cols: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { if t.a_row == 0 { any::<false>(t, rows, cols) } else { any::<true>(t, rows, cols) } }
+}
+
+/// [`kernel`], with A read as stored (`STORED`) or packed.
+unsafe fn any<const STORED: bool>(t: &Tile, rows: usize, cols: usize) {
     macro_rules! by_rows {
         ($v:literal) => {
             match rows {
-                1 => tile::<1, $v>(t, cols),
-                2 => tile::<2, $v>(t, cols),
-                3 => tile::<3, $v>(t, cols),
-                4 => tile::<4, $v>(t, cols),
-                5 => tile::<5, $v>(t, cols),
-                6 => tile::<6, $v>(t, cols),
-                7 => tile::<7, $v>(t, cols),
-                _ => tile::<8, $v>(t, cols),
+                1 => tile::<1, $v, STORED>(t, cols),
+                2 => tile::<2, $v, STORED>(t, cols),
+                3 => tile::<3, $v, STORED>(t, cols),
+                4 => tile::<4, $v, STORED>(t, cols),
+                5 => tile::<5, $v, STORED>(t, cols),
+                6 => tile::<6, $v, STORED>(t, cols),
+                7 => tile::<7, $v, STORED>(t, cols),
+                _ => tile::<8, $v, STORED>(t, cols),
             }
         };
     }
@@ -43,10 +52,12 @@ pub unsafe fn kernel(t: &Tile, rows: usize, cols: usize) {
 
 /// `R` rows, `V` registers of columns, the last of them perhaps in part.
 #[target_feature(enable = "avx512f")]
-unsafe fn tile<const R: usize, const V: usize>(t: &Tile, cols: usize) {
-    // SAFETY: packed panels hold k rows of MR and NR floats; C and bias are touched in `cols` lanes of R rows only.
+unsafe fn tile<const R: usize, const V: usize, const STORED: bool>(t: &Tile, cols: usize) {
+    // SAFETY: packed panels hold k rows of MR and NR floats, stored rows k floats each; C and bias are touched in `cols` lanes of R rows only.
     unsafe {
         let (mut a, mut b) = (t.a, t.b);
+        // Floats from a row of A to the next, and from one k to the next.
+        let (row, step_a) = if STORED { (t.a_row, 1) } else { (1, MR) };
         let mut acc = [[_mm512_setzero_ps(); V]; R];
         for r in 0..R {
             for v in 0..V {
@@ -59,7 +70,7 @@ unsafe fn tile<const R: usize, const V: usize>(t: &Tile, cols: usize) {
                 *bv = _mm512_loadu_ps(b.add(v * 16));
             }
             for (r, acc) in acc.iter_mut().enumerate() {
-                let x = _mm512_set1_ps(*a.add(r));
+                let x = _mm512_set1_ps(*a.add(r * row));
                 for (acc, &bv) in acc.iter_mut().zip(&bv) {
                     *acc = _mm512_fmadd_ps(x, bv, *acc);
                 }
@@ -70,14 +81,14 @@ unsafe fn tile<const R: usize, const V: usize>(t: &Tile, cols: usize) {
             _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
             ahead = ahead.wrapping_add(16);
             for i in 0..4 {
-                step(a.add(i * MR), b.add(i * NR));
+                step(a.add(i * step_a), b.add(i * NR));
             }
-            a = a.add(4 * MR);
+            a = a.add(4 * step_a);
             b = b.add(4 * NR);
         }
         for _ in 0..t.k % 4 {
             step(a, b);
-            a = a.add(MR);
+            a = a.add(step_a);
             b = b.add(NR);
         }
         let mut masks = [0xffff; V];

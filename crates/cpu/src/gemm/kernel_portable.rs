@@ -13,6 +13,9 @@ fn fma(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(target_arch = "aarch64") { a.mul_add(b, c) } else { a * b + c }
 }
 
+/// A is always packed: with six rows its panels cost little.
+pub const READS_ROWS: bool = false;
+
 /// Computes one tile of C of `rows` x `cols`, at most [`MR`] x [`NR`].
 ///
 /// # Safety

@@ -1,6 +1,7 @@
 //! Matrix products in the manner of BLIS (Van Zee & van de Geijn 2015): pack panels, run a register-blocked kernel.
 //!
-//! Both operands are packed once into the team's shared scratch (as f32, see [`pack`]); then tiles of C are tasks.
+//! Operands are packed once into the team's shared scratch (as f32, see [`pack`]), save A in f32 where the kernel can
+//! read its rows as they lie; then tiles of C are tasks.
 //! A tile runs through K in blocks, in order; block sums are added in f32, and 16-bit C is rounded once at the end.
 //! Products with a few rows only go another way ([`thin`]).
 //! All sizes below follow from the shape and the instruction set, so the bits do too.
@@ -42,8 +43,12 @@ const TILE_COLS: usize = 384;
 pub(crate) struct Tile {
     /// Depth.
     pub k: usize,
-    /// Panel of A, MR floats a step.
+    /// Panel of A, MR floats a step; or rows as stored, see `a_row`.
     pub a: *const f32,
+    /// 0 when A is packed. Else floats from row to row of A as stored, the K elements of each side by side: for kernels
+    /// that can read it so.
+    #[cfg_attr(not(all(target_arch = "x86_64", not(ferrotron_portable))), expect(dead_code))]
+    pub a_row: usize,
     /// Panel of B, NR floats a step.
     pub b: *const f32,
     /// First element of the tile.
@@ -65,6 +70,8 @@ pub(crate) struct Tile {
 pub(crate) trait Micro {
     const MR: usize;
     const NR: usize;
+    /// The kernel can read rows of A where they are stored.
+    const READS_ROWS: bool;
     /// Computes one tile.
     ///
     /// # Safety
@@ -82,6 +89,7 @@ macro_rules! micro {
         impl Micro for $name {
             const MR: usize = $module::MR;
             const NR: usize = $module::NR;
+            const READS_ROWS: bool = $module::READS_ROWS;
             unsafe fn kernel(t: &Tile, rows: usize, cols: usize) {
                 // SAFETY: the caller's promise.
                 unsafe { $module::kernel(t, rows, cols) }
@@ -168,6 +176,8 @@ struct Cut {
     depth: usize,
     /// Tile of a task.
     tile: (usize, usize),
+    /// A is read where it is stored.
+    stored: bool,
 }
 
 /// `n` items in equal pieces of at most `most`, each a multiple of `unit` but for the last.
@@ -178,7 +188,8 @@ fn even(n: usize, most: usize, unit: usize) -> usize {
 }
 
 impl Cut {
-    fn new(m: usize, n: usize, k: usize, mr: usize, nr: usize, sums: bool) -> Cut {
+    /// `sums`: C is not f32; `stored`: A is not packed.
+    fn new(m: usize, n: usize, k: usize, mr: usize, nr: usize, sums: bool, stored: bool) -> Cut {
         let depth = even(k, K_PANEL, 8);
         let sums = sums && depth < k;
         let outer_rows = if sums { even(m, C_FLOATS / nr, mr) } else { m };
@@ -187,20 +198,21 @@ impl Cut {
             cols = cols.min(C_FLOATS / outer_rows);
         }
         let cols = even(n, cols, nr);
-        let rows = even(outer_rows, A_FLOATS / depth, mr);
+        let rows = if stored { outer_rows.max(1) } else { even(outer_rows, A_FLOATS / depth, mr) };
         // Enough tiles to keep threads busy to the end, but not so small that panels are read too often.
         let (mut tr, mut tc) = (TILE_ROWS, TILE_COLS);
         while m.div_ceil(tr) * n.div_ceil(tc) < 16 && (tr > 48 || tc > 96) {
             if tc > 2 * tr { tc /= 2 } else { tr /= 2 }
         }
-        Cut { outer_rows, rows, cols, depth, tile: (even(rows, tr, mr), even(cols, tc, nr)) }
+        Cut { outer_rows, rows, cols, depth, tile: (even(rows, tr, mr), even(cols, tc, nr)), stored }
     }
 }
 
 impl<T: PackLoad, C: Storage> Product<'_, T, C> {
     fn run<M: Micro>(&self, team: &Team) -> Result<()> {
         let (m, n, k) = self.size;
-        let cut = Cut::new(m, n, k, M::MR, M::NR, C::DTYPE != f32::DTYPE);
+        let stored = M::READS_ROWS && !self.g.trans_a && T::DTYPE == f32::DTYPE;
+        let cut = Cut::new(m, n, k, M::MR, M::NR, C::DTYPE != f32::DTYPE, stored);
         let a =
             Operand { data: self.a, ld: if self.g.trans_a { m } else { k }, lanes: m, lane_is_row: !self.g.trans_a };
         let b = Operand { data: self.b, ld: if self.g.trans_b { k } else { n }, lanes: n, lane_is_row: self.g.trans_b };
@@ -216,7 +228,7 @@ impl<T: PackLoad, C: Storage> Product<'_, T, C> {
                     for m0 in outer.clone().step_by(cut.rows) {
                         let rows = m0..(m0 + cut.rows).min(outer.end);
                         // A that fits as a whole is packed once for all columns, B once for all rows.
-                        let keep_a = n0 > 0 && rows.len() == m && ks.len() == k;
+                        let keep_a = cut.stored || n0 > 0 && rows.len() == m && ks.len() == k;
                         let (a_jobs, a_panels) = if keep_a { (0, 1) } else { pack_jobs(rows.len(), M::MR) };
                         let (b_jobs, b_panels) = if m0 > outer.start { (0, 1) } else { pack_jobs(cols.len(), M::NR) };
                         session.run(a_jobs + b_jobs, &|i, _| match i.checked_sub(a_jobs) {
@@ -271,7 +283,12 @@ impl<T: PackLoad, C: Storage> Product<'_, T, C> {
                     unsafe {
                         let t = Tile {
                             k: k_block.min(depth - k0),
-                            a: packed.a.add(i * depth + k0 * M::MR),
+                            a: if at.cut.stored {
+                                self.a.as_ptr().cast::<f32>().add((at.rows.start + i) * k + at.ks.start + k0)
+                            } else {
+                                packed.a.add(i * depth + k0 * M::MR)
+                            },
+                            a_row: if at.cut.stored { k } else { 0 },
                             b: packed.b.add(j * depth + k0 * M::NR),
                             c: acc.add((i - r.start) * ld + j0),
                             ldc: ld,

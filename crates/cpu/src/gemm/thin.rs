@@ -4,6 +4,7 @@
 use ferrotron_device::Result;
 
 use super::{PackLoad, Product};
+use crate::kernels::math::sum;
 use crate::multiversion;
 use crate::team::{Team, chunks, row_grain};
 use crate::view::{Disjoint, Storage};
@@ -14,29 +15,11 @@ pub(super) const MAX_THIN: usize = 4;
 const K_BLOCK: usize = 4096;
 /// Most rows of the other operand a task.
 const MAX_GRAIN: usize = 256;
-const LANES: usize = 32;
 
 multiversion! {
     /// `sum a b` over two slices of one length, in 32 lanes that are added pairwise at the end.
     pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
-        let mut acc = [0f32; LANES];
-        let ((a, ra), (b, rb)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-        for (a, b) in a.iter().zip(b) {
-            for (acc, (a, b)) in acc.iter_mut().zip(a.iter().zip(b)) {
-                *acc += a * b;
-            }
-        }
-        for (acc, (a, b)) in acc.iter_mut().zip(ra.iter().zip(rb)) {
-            *acc += a * b;
-        }
-        let mut half = LANES / 2;
-        while half > 0 {
-            for l in 0..half {
-                acc[l] += acc[l + half];
-            }
-            half /= 2;
-        }
-        acc[0]
+        sum([a, b], |[a, b]| a * b)
     }
 }
 

@@ -106,8 +106,9 @@ pub fn max(x: &[f32]) -> f32 {
     fold(acc, |a, b| if b > a { b } else { a })
 }
 
+/// Folds lanes pairwise.
 #[inline(always)]
-fn fold(mut acc: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
+pub fn fold(mut acc: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     let mut half = LANES / 2;
     while half > 0 {
         for l in 0..half {

@@ -4,7 +4,7 @@ use ferrotron_base::philox::hash_name;
 use ferrotron_device::{Result, Tensor};
 use ferrotron_nn::mlp::MlpConfig;
 use ferrotron_nn::{
-    AttentionConfig, Builder, Chain, Drop, Mlp, Norm, PreNorm, Recompute, Residual, Rope, SelfAttention,
+    AttentionConfig, Builder, Chain, Drop, Mlp, Norm, PreNorm, Recompute, Residual, Rope, Sees, SelfAttention,
 };
 use ferrotron_runtime::{Ctx, Layer, Micro};
 
@@ -26,7 +26,7 @@ pub fn block(b: &mut Builder<'_>, c: &ModelConfig, rope: Option<&Rope>, index: u
     };
     let drop = |what: &str| Drop { p: c.hidden_dropout, site: hash_name(&format!("{name}.{what}")) };
     let pre_norm = |b: &mut Builder<'_>, which: &str| {
-        Norm::new(b, &format!("{name}.{which}"), c.norm, c.hidden, c.norm_eps, c.norm_plus_one)
+        Norm::new(b, &format!("{name}.{which}"), c.hidden, c.norm_config(), Sees::Rows)
     };
 
     let attention = Residual {
@@ -58,7 +58,7 @@ fn attention_config(c: &ModelConfig, rope: Option<&Rope>, recompute_core: bool) 
         window: c.window,
         qkv_bias: c.qkv_bias,
         proj_bias: c.linear_bias,
-        qk_norm: c.qk_norm.then_some((c.norm, c.norm_eps, c.norm_plus_one)),
+        qk_norm: c.qk_norm.then(|| c.norm_config()),
         rope: rope.cloned(),
         dropout: c.attention_dropout,
         std: c.init_std,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ferrotron_device::{Error, Result, Tensor};
 use ferrotron_nn::embedding::EmbeddingConfig;
-use ferrotron_nn::{Builder, Embedding, Head, HeadTable, Norm, Recompute, Rope, RopeSpec};
+use ferrotron_nn::{Builder, Embedding, Head, HeadTable, Norm, Recompute, Rope, RopeSpec, Sees};
 use ferrotron_runtime::{AnyLayer, Ctx, Edge, Flow, Micro};
 
 use super::block::{Stack, block};
@@ -46,7 +46,7 @@ pub fn build(b: &mut Builder<'_>, c: &ModelConfig, blocks: Range<usize>) -> Resu
     }
     let mut head = None;
     if blocks.end == c.num_layers {
-        let norm = Norm::new(b, "decoder.final_layernorm", c.norm, c.hidden, c.norm_eps, c.norm_plus_one);
+        let norm = Norm::new(b, "decoder.final_layernorm", c.hidden, c.norm_config(), Sees::Rows);
         layers.push(Box::new(norm));
         let table = match (c.tied, word) {
             (false, _) => HeadTable::Own { std: c.init_std },

@@ -1,7 +1,7 @@
 //! Everything that decides a model's shape and mathematics.
 
 use ferrotron_device::ops::Activation;
-use ferrotron_nn::{NormKind, RopeScaling};
+use ferrotron_nn::{NormConfig, NormKind, RopeScaling};
 
 /// How positions enter.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -155,6 +155,11 @@ impl ModelConfig {
             tied: false,
             ..ModelConfig::gpt(num_layers, hidden, heads, 0, 0)
         }
+    }
+
+    /// The norm.
+    pub fn norm_config(&self) -> NormConfig {
+        NormConfig { kind: self.norm, eps: self.norm_eps, plus_one: self.norm_plus_one }
     }
 
     /// Standard deviation of layers that end in the residual stream.

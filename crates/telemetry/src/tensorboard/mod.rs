@@ -2,9 +2,11 @@
 //! messages.
 
 mod crc32c;
+mod reader;
 mod tags;
 mod writer;
 
 pub use crc32c::crc32c;
-pub use tags::{Scalar, TrainingScalars, ValidationScalars};
+pub use reader::{EventFileError, read_events};
+pub use tags::{MemoryScalars, Scalar, TrainingScalars, ValidationScalars};
 pub use writer::EventWriter;

@@ -109,6 +109,34 @@ impl ValidationScalars {
     }
 }
 
+/// Device memory of one iteration (`--log-memory-to-tensorboard`). These curves have no twin over samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryScalars {
+    /// `mem-reserved-bytes`: held by the pool.
+    pub reserved: u64,
+    /// `mem-allocated-bytes`: in use.
+    pub allocated: u64,
+    /// `mem-max-allocated-bytes`: most in use so far.
+    pub max_allocated: u64,
+    /// `mem-allocated-count`: blocks in use.
+    pub allocated_count: u64,
+}
+
+impl MemoryScalars {
+    /// The points in Megatron's order. Event files store f32: sizes above 16 MiB keep 24 bits.
+    pub fn scalars(&self, iteration: u64) -> Vec<Scalar> {
+        let point = |(tag, value): (&str, u64)| Scalar { tag: tag.to_string(), step: iteration, value: value as f32 };
+        [
+            ("mem-reserved-bytes", self.reserved),
+            ("mem-allocated-bytes", self.allocated),
+            ("mem-max-allocated-bytes", self.max_allocated),
+            ("mem-allocated-count", self.allocated_count),
+        ]
+        .map(point)
+        .to_vec()
+    }
+}
+
 struct Curves {
     iteration: u64,
     consumed_samples: u64,

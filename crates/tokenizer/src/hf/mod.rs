@@ -1,6 +1,7 @@
 //! `tokenizer.json` through the `tokenizers` library, with the special tokens that `transformers` would give it.
 
 mod files;
+pub(crate) mod patterns;
 mod pieces;
 pub(crate) mod special;
 

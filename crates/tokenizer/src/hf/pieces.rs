@@ -1,15 +1,12 @@
 //! Long texts in pieces. The library needs about 130 bytes of memory for each byte of a text, so a document of a few
 //! hundred megabytes would take the machine down. Where it provably changes no id, a text is cut and encoded by parts.
 
+use super::patterns::{LLAMA3, QWEN};
 use serde_json::Value;
 use tokenizers::models::ModelWrapper;
 
-/// Patterns of byte-level BPE for which [`pieces`] is exact, as `tokenizer.json` spells them: cl100k and Llama-3
-/// (digits by threes) and Qwen2, Qwen2.5 and Qwen3 (single digits). GPT-2's is built into `ByteLevel`.
-const PATTERNS: [&str; 2] = [
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-];
+/// Patterns of byte-level BPE for which [`pieces`] is exact. GPT-2's is built into `ByteLevel`.
+const PATTERNS: [&str; 2] = [LLAMA3, QWEN];
 
 /// What the post-processor puts around a text.
 #[derive(Debug, Clone, Default, PartialEq)]

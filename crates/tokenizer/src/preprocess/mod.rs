@@ -18,6 +18,7 @@ mod record;
 mod sentences;
 mod source;
 mod summary;
+pub(crate) mod texts;
 
 pub use output::{DocumentSink, OutputPlan, SinkError, SinkFactory, SinkMark};
 pub use summary::{KeySummary, Summary};

@@ -17,7 +17,7 @@ use std::sync::mpsc::Sender;
 const BATCH_BYTES: usize = 128 << 10;
 
 /// Most bytes of a line. It must be held in memory as a whole, several times over.
-const MAX_LINE_BYTES: u64 = 512 << 20;
+pub(super) const MAX_LINE_BYTES: u64 = 512 << 20;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 

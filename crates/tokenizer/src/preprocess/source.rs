@@ -45,14 +45,19 @@ impl Read for Counted {
 }
 
 /// Opens a file at byte `offset` of what it unpacks to. The bytes read from disk are added to `read`.
-pub(super) fn open(path: &Path, packing: Packing, offset: u64, read: &Arc<AtomicU64>) -> io::Result<Box<dyn BufRead>> {
+pub(super) fn open(
+    path: &Path,
+    packing: Packing,
+    offset: u64,
+    read: &Arc<AtomicU64>,
+) -> io::Result<Box<dyn BufRead + Send>> {
     const BUFFER: usize = 1 << 20;
     let mut file = File::open(path)?;
     if packing == Packing::Plain && offset > 0 {
         file.seek(SeekFrom::Start(offset))?;
     }
     let raw = BufReader::with_capacity(BUFFER, Counted { file, read: Arc::clone(read) });
-    let mut unpacked: Box<dyn BufRead> = match packing {
+    let mut unpacked: Box<dyn BufRead + Send> = match packing {
         Packing::Plain => return Ok(Box::new(raw)),
         Packing::Gzip => Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(raw))),
         Packing::Zstd => Box::new(BufReader::with_capacity(BUFFER, Zstd { raw: Some(raw), frame: None })),

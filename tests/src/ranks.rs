@@ -1,0 +1,215 @@
+//! Training a tiny model under any layout, as threads of this process.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ferrotron_base::mt19937::Mt19937;
+use ferrotron_comm::{Fabric, Options, ThreadWorld};
+use ferrotron_cpu::{CpuConfig, CpuDevice};
+use ferrotron_device::ops::AdamConfig;
+use ferrotron_device::{DType, Device, Result, host};
+use ferrotron_executor::{Chunk, Edges, Stage, run};
+use ferrotron_models::{ModelConfig, build};
+use ferrotron_nn::Builder;
+use ferrotron_optim::{Optimizer, OptimizerKind, UpdateScalars};
+use ferrotron_runtime::{
+    Ctx, CtxOptions, Groups, Micro, MicroHost, ParamStore, ParamTable, StoreOptions, SyncOptions, stat,
+};
+use ferrotron_schedule::{Layout, Mesh, Pipe, gpipe, one_f_one_b};
+
+use crate::plain_batch;
+
+/// How ranks share the work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ranks {
+    /// Tensor parallel.
+    pub tp: usize,
+    /// Pipeline stages.
+    pub pp: usize,
+    /// Data parallel.
+    pub dp: usize,
+    /// Sequence parallel.
+    pub sp: bool,
+    /// Distributed optimizer.
+    pub sharded: bool,
+    /// Gradients and parameters travel under compute.
+    pub overlap: bool,
+    /// Elements of a bucket.
+    pub bucket: usize,
+    /// All forwards first.
+    pub gpipe: bool,
+    /// Samples of a micro-batch.
+    pub micro: usize,
+    /// Streams of the devices.
+    pub device: CpuConfig,
+}
+
+impl Ranks {
+    /// One rank, inline.
+    pub fn one() -> Ranks {
+        let device = CpuConfig { threads: 1, ..CpuConfig::default() };
+        Ranks {
+            tp: 1,
+            pp: 1,
+            dp: 1,
+            sp: false,
+            sharded: false,
+            overlap: false,
+            bucket: 1 << 20,
+            gpipe: false,
+            micro: 1,
+            device,
+        }
+    }
+
+    /// Ranks in all.
+    pub fn world(&self) -> usize {
+        self.tp * self.pp * self.dp
+    }
+}
+
+/// What a training came to.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Loss of each step.
+    pub losses: Vec<f32>,
+    /// Gradient norm of each step.
+    pub norms: Vec<f64>,
+    /// Gradients of step one, whole tensors by name.
+    pub grads: BTreeMap<String, Vec<f32>>,
+}
+
+/// Samples of a global batch.
+pub const BATCH: usize = 8;
+/// Tokens of a sample.
+pub const SEQ: usize = 16;
+
+/// Random token ids of sample `n`, one more than a sample has.
+fn sample(n: usize, vocab: usize) -> Vec<i32> {
+    let mut rng = Mt19937::new(n as u32 + 1);
+    (0..=SEQ).map(|_| rng.interval(vocab as u64 - 1) as i32).collect()
+}
+
+/// Micro-batch `i` of step `step` for data-parallel rank `dp`.
+fn micro(r: &Ranks, vocab: usize, step: usize, i: usize, dp: usize) -> MicroHost {
+    let first = step * BATCH + (i * r.dp + dp) * r.micro;
+    let rows: Vec<Vec<i32>> = (first..first + r.micro).map(|n| sample(n, vocab)).collect();
+    let part = |from: usize| -> Vec<i32> { rows.iter().flat_map(|x| x[from..from + SEQ].to_vec()).collect() };
+    let mut m = plain_batch(&part(0), &part(1), SEQ, first, 1);
+    m.weight.fill(1.0 / (BATCH * SEQ) as f32);
+    m
+}
+
+/// Trains for `steps` steps of AdamW with clipping at 1 and gives what all ranks agree on.
+pub fn train(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize) -> Outcome {
+    let world = ThreadWorld::new(r.world(), Options { checked: true, ..Options::default() });
+    let parts: Vec<Result<Outcome>> = std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..r.world())
+            .map(|rank| {
+                let fabric = world.rank(rank);
+                scope.spawn(move || {
+                    let done = rank_main(c, dtype, r, steps, &fabric);
+                    if let Err(e) = &done {
+                        fabric.abort(&e.to_string());
+                    }
+                    done
+                })
+            })
+            .collect();
+        ranks.into_iter().map(|t| t.join().expect("a rank panicked")).collect()
+    });
+    let mut all = Outcome::default();
+    for (rank, part) in parts.into_iter().enumerate() {
+        let part = part.unwrap_or_else(|e| panic!("{r:?}: rank {rank}: {e}"));
+        if rank > 0 {
+            assert_eq!(part.losses, all.losses, "{r:?}: ranks agree on losses");
+        }
+        (all.losses, all.norms) = (part.losses, part.norms);
+        for (name, values) in part.grads {
+            // Elements that a rank does not hold are NaN.
+            let whole = all.grads.entry(name).or_insert_with(|| vec![f32::NAN; values.len()]);
+            whole.iter_mut().zip(values).filter(|(_, v)| !v.is_nan()).for_each(|(w, v)| *w = v);
+        }
+    }
+    all
+}
+
+fn rank_main(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize, fabric: &dyn Fabric) -> Result<Outcome> {
+    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(r.device)?);
+    let stream = Ctx::home_stream(&device)?;
+    let layout = Layout { world: r.world(), tp: r.tp, pp: r.pp, etp: r.tp, ..Layout::single() };
+    let mesh = Mesh::new(layout).expect("a legal layout");
+    let groups = Groups::of_mesh(fabric, &mesh, &device)?;
+    let (dp, stage, stages) = (groups.dp.rank(), groups.pp.rank(), groups.pp.size());
+    let mut table = ParamTable::default();
+    let mut builder = Builder::new(&mut table, &device, &stream, &groups, r.sp);
+    let n = c.num_layers / stages;
+    let model = build(&mut builder, c, stage * n..(stage + 1) * n)?;
+    let store = StoreOptions {
+        dtype,
+        dp_size: r.dp,
+        dp_rank: dp,
+        shard_optimizer: r.sharded,
+        bucket_elements: r.bucket,
+        seed: 11,
+    };
+    let params = ParamStore::new(table, store, &*device, &stream)?;
+    let sync =
+        SyncOptions { overlap_grads: r.overlap, overlap_params: r.overlap && r.sharded, ..SyncOptions::default() };
+    let o = CtxOptions { dtype, seed: 5, sequence_parallel: r.sp, pool_limit: 1 << 28, poison: true, sync };
+    let mut cx = Ctx::new(device, stream, groups, params, o)?;
+    let rows = r.micro * SEQ / if cx.sequence_parallel { r.tp } else { 1 };
+    let (before, after) = (stage.checked_sub(1), (stage + 1 < stages).then_some(stage + 1));
+    let edges = Edges { rows, hidden: c.hidden, before, after };
+    let stage = Stage { chunks: vec![Chunk { layers: model.layers }], edges };
+    let adam = AdamConfig { beta1: 0.9, beta2: 0.95, eps: 1e-8, decoupled: true };
+    let mut optimizer = Optimizer::new(OptimizerKind::Adam(adam), &cx)?;
+
+    let mut out = Outcome::default();
+    for step in 0..steps {
+        cx.step = step as u64;
+        cx.params.zero_grads(&*cx.device, &cx.stream)?;
+        cx.device.fill_bytes(&cx.stream, cx.stats.ptr(), cx.stats.bytes(), 0)?;
+        let micros = BATCH / (r.dp * r.micro);
+        cx.begin_grads(micros);
+        let pipe = Pipe { stage: cx.groups.pp.rank(), stages, microbatches: micros };
+        let list = if r.gpipe { gpipe(&pipe) } else { one_f_one_b(&pipe) };
+        run(&mut cx, &stage, &list, |cx, i| {
+            Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &micro(&r, c.vocab, step, i, dp))
+        })?;
+        cx.finish_grads()?;
+        optimizer.gather_grad_squares(&cx)?;
+        if step == 0 {
+            out.grads = owned_grads(&cx)?;
+        }
+        let stats = cx.read_stats()?;
+        out.losses.push(stats[stat::LOSS] / stats[stat::TOKENS]);
+        let norm = f64::from(stats[stat::GRAD_SQUARES]).sqrt();
+        out.norms.push(norm);
+        let grad_factor = (1.0 / (norm + 1e-6)).min(1.0);
+        let u = UpdateScalars { lr: 3e-3, weight_decay: 0.1, grad_factor, step: step as u64 + 1 };
+        optimizer.update(&cx, &u)?;
+        cx.gather_params()?;
+    }
+    cx.finish_params();
+    cx.stream.synchronize()?;
+    Ok(out)
+}
+
+/// The elements of whole gradients that this rank owns; NaN elsewhere.
+fn owned_grads(cx: &Ctx) -> Result<BTreeMap<String, Vec<f32>>> {
+    let mut out = BTreeMap::new();
+    for own in cx.params.owned_ranges() {
+        let spec = &cx.params.table().spec(own.id).shard;
+        let local = host::read_f32(&*cx.device, &cx.stream, &cx.params.grad(own.id)?)?;
+        let whole =
+            out.entry(spec.name.clone()).or_insert_with(|| vec![f32::NAN; spec.global.iter().product::<usize>()]);
+        let owned = own.offset..own.offset + own.range.len();
+        spec.for_each_run(|global, start, n| {
+            for i in (0..n).filter(|i| owned.contains(&(start + i))) {
+                whole[global + i] = local[start + i];
+            }
+        });
+    }
+    Ok(out)
+}

@@ -1,0 +1,140 @@
+//! The heart of the suite: any layout trains to the same numbers as one rank.
+//!
+//! Twenty steps of AdamW with clipping, f32: every loss within 1e-5 and every gradient norm within 2e-5 relative of one
+//! rank's, every gradient of step one within 2e-5 (max |difference| / max |reference| of a tensor): sums over ranks run
+//! in another order. Dropout is on in half of the cases. All collectives are checked against the peers'.
+#![allow(clippy::unwrap_used)] // a test that cannot go on stops
+
+use ferrotron_device::DType;
+use ferrotron_models::{ModelConfig, Position, Recomputation};
+use ferrotron_nn::RopeScaling;
+use ferrotron_tests::ranks::{Outcome, Ranks, train};
+use ferrotron_tests::relative_error;
+
+const STEPS: usize = 20;
+
+fn gpt(tied: bool, dropout: f32) -> ModelConfig {
+    let c = ModelConfig::gpt(4, 32, 4, 96, 16);
+    ModelConfig { tied, hidden_dropout: dropout, attention_dropout: dropout, init_std: 0.1, ..c }
+}
+
+fn qwen3(tied: bool, dropout: f32) -> ModelConfig {
+    let position = Position::Rope { percent: 1.0, base: 1e6, interleaved: false, scaling: RopeScaling::None };
+    ModelConfig {
+        vocab: 96,
+        max_positions: 16,
+        position,
+        head_dim: 16,
+        qk_norm: true,
+        tied,
+        hidden_dropout: dropout,
+        attention_dropout: dropout,
+        init_std: 0.1,
+        ..ModelConfig::llama(4, 32, 4, 2, 48)
+    }
+}
+
+fn check(what: &str, r: &Ranks, got: &Outcome, want: &Outcome) {
+    let mut worst = (0f64, 0f64, 0f64);
+    for (a, b) in got.losses.iter().zip(&want.losses) {
+        assert!(a.is_finite(), "{what} {r:?}: loss {a}");
+        worst.0 = worst.0.max(f64::from((a - b).abs() / b.abs()));
+    }
+    for (a, b) in got.norms.iter().zip(&want.norms) {
+        worst.1 = worst.1.max((a - b).abs() / b.abs());
+    }
+    assert_eq!(got.grads.len(), want.grads.len(), "{what} {r:?}");
+    for (name, values) in &got.grads {
+        worst.2 = worst.2.max(relative_error(values, &want.grads[name]));
+    }
+    assert!(worst.0 <= 1e-5 && worst.1 <= 2e-5 && worst.2 <= 2e-5, "{what} {r:?}: loss, norm, gradients {worst:?}");
+}
+
+/// Layouts of worlds 2, 4 and 8; `tp` at most `max_tp`.
+fn layouts(max_tp: usize) -> Vec<Ranks> {
+    let one = Ranks::one();
+    let mut out = vec![
+        Ranks { micro: 2, ..one },
+        Ranks { gpipe: true, ..one },
+        Ranks { dp: 2, ..one },
+        Ranks { dp: 2, overlap: true, bucket: 1000, ..one },
+        Ranks { dp: 2, sharded: true, ..one },
+        Ranks { dp: 2, sharded: true, overlap: true, bucket: 3000, ..one },
+        Ranks { dp: 4, sharded: true, overlap: true, bucket: 1, ..one },
+        Ranks { dp: 8, sharded: true, bucket: 5000, ..one },
+        Ranks { tp: 2, ..one },
+        Ranks { tp: 2, sp: true, ..one },
+        Ranks { tp: 2, sp: true, micro: 2, ..one },
+        Ranks { pp: 2, ..one },
+        Ranks { pp: 2, gpipe: true, ..one },
+        Ranks { pp: 4, ..one },
+        Ranks { tp: 2, dp: 2, sp: true, sharded: true, overlap: true, bucket: 2000, ..one },
+        Ranks { pp: 2, dp: 2, sharded: true, overlap: true, bucket: 2000, ..one },
+        Ranks { tp: 2, pp: 2, ..one },
+        Ranks { tp: 2, pp: 2, sp: true, gpipe: true, ..one },
+        Ranks { tp: 2, pp: 2, dp: 2, sp: true, sharded: true, overlap: true, bucket: 1500, ..one },
+        Ranks { tp: 2, pp: 4, sp: true, ..one },
+    ];
+    if max_tp >= 4 {
+        out.push(Ranks { tp: 4, ..one });
+        out.push(Ranks { tp: 4, sp: true, dp: 2, sharded: true, ..one });
+    }
+    out
+}
+
+fn check_all(what: &str, c: &ModelConfig, max_tp: usize) {
+    let want = train(c, DType::F32, Ranks::one(), STEPS);
+    assert!(want.losses[STEPS - 1] < want.losses[0], "{what}: it learns");
+    for r in layouts(max_tp) {
+        check(what, &r, &train(c, DType::F32, r, STEPS), &want);
+    }
+}
+
+#[test]
+fn gpt_tied_with_dropout() {
+    check_all("gpt", &gpt(true, 0.1), 4);
+}
+
+#[test]
+fn qwen3_untied() {
+    check_all("qwen3", &qwen3(false, 0.0), 2);
+}
+
+#[test]
+fn tied_untied_and_recomputed_twins() {
+    let r = Ranks { tp: 2, pp: 2, dp: 2, sp: true, sharded: true, overlap: true, bucket: 2500, ..Ranks::one() };
+    for (what, c) in [("gpt untied", gpt(false, 0.0)), ("qwen3 tied, dropout", qwen3(true, 0.1))] {
+        let want = train(&c, DType::F32, Ranks::one(), STEPS);
+        let whole = Recomputation::Uniform { layers: 2 };
+        let parts = Recomputation::Selective { core_attention: true, mlp: true, layernorm: true };
+        for recompute in [Recomputation::None, whole, parts] {
+            let c = ModelConfig { recompute, ..c.clone() };
+            check(what, &r, &train(&c, DType::F32, r, STEPS), &want);
+        }
+    }
+}
+
+#[test]
+fn a_layout_twice_is_bit_equal() {
+    let r = Ranks { tp: 2, pp: 2, dp: 2, sp: true, sharded: true, overlap: true, bucket: 1500, ..Ranks::one() };
+    let (a, b) = (train(&gpt(true, 0.1), DType::F32, r, 5), train(&gpt(true, 0.1), DType::F32, r, 5));
+    let bits = |o: &Outcome| -> Vec<u32> { o.losses.iter().map(|l| l.to_bits()).collect() };
+    assert_eq!(bits(&a), bits(&b));
+    assert_eq!(a.grads, b.grads);
+}
+
+/// bf16 rounds activations to 8 bits and partial sums of row-parallel layers once more: over twenty steps losses stay
+/// within 1 % of one rank's.
+#[test]
+fn bf16_stays_close() {
+    let c = qwen3(false, 0.0);
+    let want = train(&c, DType::BF16, Ranks::one(), STEPS);
+    for r in [
+        Ranks { dp: 4, sharded: true, overlap: true, bucket: 1000, ..Ranks::one() },
+        Ranks { tp: 2, pp: 2, dp: 2, sp: true, sharded: true, ..Ranks::one() },
+    ] {
+        let got = train(&c, DType::BF16, r, STEPS);
+        let worst = got.losses.iter().zip(&want.losses).map(|(a, b)| ((a - b) / b).abs()).fold(0f32, f32::max);
+        assert!(worst < 0.01, "{r:?}: {worst}");
+    }
+}
