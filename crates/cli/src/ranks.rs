@@ -46,8 +46,9 @@ pub fn run(program: &str, resolved: &Resolved, env: &Environment, place: &RankEn
         return threads(program, resolved, env, &signals, options);
     }
     let connected = or_signal(program, &signals, || connect(program, resolved, place, options));
-    let world = match connected {
-        Ok(world) => Arc::new(world),
+    // Rank 0 serves the store, which the others may still be reading, until its run is over.
+    let (world, _met) = match connected {
+        Ok((world, met)) => (Arc::new(world), met),
         Err(e) => return crate::fail(program, format!("rank {}: {e}", place.rank)),
     };
     let local = place.local_world.unwrap_or(1);
@@ -56,7 +57,7 @@ pub fn run(program: &str, resolved: &Resolved, env: &Environment, place: &RankEn
 }
 
 /// Meets the other processes and connects to them.
-fn connect(program: &str, resolved: &Resolved, place: &RankEnv, comm: Options) -> Result<ProcessWorld, String> {
+fn connect(program: &str, resolved: &Resolved, place: &RankEnv, comm: Options) -> Result<(ProcessWorld, Rendezvous), String> {
     let notify: Arc<dyn Fn(&str) + Send + Sync> = {
         let program = program.to_string();
         Arc::new(move |text: &str| eprintln!("{program}: {text}"))
@@ -67,10 +68,14 @@ fn connect(program: &str, resolved: &Resolved, place: &RankEnv, comm: Options) -
         Ok(other) if !other.is_empty() => return Err(format!("{TRANSPORT}={other} is neither tcp nor shm")),
         _ => Transport::Auto,
     };
-    let met = Rendezvous::join(place.rendezvous(comm.timeout, notify)).map_err(|e: StoreError| e.to_string())?;
+    let mut meeting = place.rendezvous(comm.timeout, notify);
+    // A short limit is no reason to be silent until it is over.
+    meeting.tell_every = meeting.tell_every.min(comm.timeout / 3);
+    let met = Rendezvous::join(meeting).map_err(|e: StoreError| e.to_string())?;
     let interface = resolved.config.parallel.interface.clone().or_else(|| place.interface.clone());
     let process = ProcessOptions { comm, interface, transport, ..ProcessOptions::default() };
-    ProcessWorld::connect(&met, &process).map_err(|e| e.to_string())
+    let world = ProcessWorld::connect(&met, &process).map_err(|e| e.to_string())?;
+    Ok((world, met))
 }
 
 /// What `wait` gives; a signal meanwhile that asks for an end ends this process: nothing has been trained that could be
