@@ -56,7 +56,7 @@ fn killed_in_forward() {
     let slow = "--seq-length 256 --max-position-embeddings 256 --hidden-size 64 --ffn-hidden-size 256 \
         --micro-batch-size 2 --global-batch-size 96";
     let (port, mut all) = ranks(3, &format!("{ENDLESS} {slow}"));
-    all[2].says("BEFORE_TRAIN");
+    all[2].says("before the start of training step");
     std::thread::sleep(Duration::from_millis(100));
     let victim = all.remove(1);
     victim.signal("KILL");
