@@ -21,7 +21,11 @@ fn cpu() -> CpuDevice {
 }
 
 /// Errors of all ranks: whose it is, and what the peers say.
-fn errors(layout: &str, device: impl Fn(usize) -> Arc<dyn Device> + Sync, before: impl Fn(&mut Trainer) + Sync) -> Vec<(Error, String)> {
+fn errors(
+    layout: &str,
+    device: impl Fn(usize) -> Arc<dyn Device> + Sync,
+    before: impl Fn(&mut Trainer) + Sync,
+) -> Vec<(Error, String)> {
     let line = resolved(&format!("{MODEL} {layout}"), RANKS);
     let all = on_ranks(RANKS, Options::default(), |fabric: Arc<dyn Fabric>| {
         let mut t = trainer(device(fabric.rank()), &line, fabric)?;
@@ -44,7 +48,8 @@ fn a_nan_is_told_by_the_rank_that_has_it() {
         // Rank 0's word: mock samples start at words of their own.
         let mine = source_has(t, words as i32);
         assert_eq!(mine, rank == 0, "rank {rank} {} word {words}", if mine { "has" } else { "lacks" });
-        let (id, _) = t.cx.params.table().iter().find(|(_, p)| p.shard.name.contains("word_embeddings")).expect("an embedding");
+        let (id, _) =
+            t.cx.params.table().iter().find(|(_, p)| p.shard.name.contains("word_embeddings")).expect("an embedding");
         let mut row = t.cx.params.weight(id).rows_view(words as usize, 1);
         host::write_f32(&*t.cx.device, &t.cx.stream, &[f32::NAN; 32], &mut row).expect("written");
     };
@@ -114,6 +119,7 @@ fn out_of_memory_on_one_rank_ends_all_with_its_cause() {
     for (rank, end) in all.into_iter().enumerate() {
         let e = end.expect_err("all ranks end");
         assert_eq!(e.is_of_peer(), rank != 2, "rank {rank}: {e}");
-        assert!(e.to_string().contains("out of memory on cpu:0") && e.to_string().contains("limit") || e.to_string().contains("of 2097152 in use"), "{e}");
+        assert!(e.to_string().contains("out of memory on cpu:0"), "{e}");
+        assert!(e.to_string().contains("of 2097152 in use"), "{e}");
     }
 }

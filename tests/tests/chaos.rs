@@ -62,7 +62,11 @@ fn delays_change_no_bit() {
         let inline = train(&line, ranks, None, None).unwrap();
         assert!(inline.iter().all(|r| r.0.len() == STEPS && !r.1.is_empty()));
         for seed in [1, 2] {
-            assert_eq!(train(&line, ranks, Some(seed), None).as_ref(), Ok(&inline), "{ranks} ranks {layout}, seed {seed}");
+            assert_eq!(
+                train(&line, ranks, Some(seed), None).as_ref(),
+                Ok(&inline),
+                "{ranks} ranks {layout}, seed {seed}"
+            );
         }
     }
 }

@@ -26,8 +26,11 @@ const LAYOUTS: [(usize, &str); 7] = [
     (4, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 500"),
     (4, "--tensor-model-parallel-size 2 --sequence-parallel --grad-reduce-in-bf16"),
     (4, "--pipeline-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce"),
-    (8, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel \
-         --untie-embeddings-and-output-weights"),
+    (
+        8,
+        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel \
+         --untie-embeddings-and-output-weights",
+    ),
     (2, "--bf16 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"),
 ];
 

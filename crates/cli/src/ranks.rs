@@ -57,7 +57,12 @@ pub fn run(program: &str, resolved: &Resolved, env: &Environment, place: &RankEn
 }
 
 /// Meets the other processes and connects to them.
-fn connect(program: &str, resolved: &Resolved, place: &RankEnv, comm: Options) -> Result<(ProcessWorld, Rendezvous), String> {
+fn connect(
+    program: &str,
+    resolved: &Resolved,
+    place: &RankEnv,
+    comm: Options,
+) -> Result<(ProcessWorld, Rendezvous), String> {
     let notify: Arc<dyn Fn(&str) + Send + Sync> = {
         let program = program.to_string();
         Arc::new(move |text: &str| eprintln!("{program}: {text}"))

@@ -53,7 +53,7 @@ fn nothing_left(port: u16) {
 #[test]
 fn killed_in_forward() {
     // A forward and backward of about a second, with no collective in it.
-    let slow = "--seq-length 256 --max-position-embeddings 256 --hidden-size 64 --ffn-hidden-size 256 \
+    let slow = "--seq-length 256 --max-position-embeddings 256 --hidden-size 64 --ffn-hidden-size 256 --train-iters 1000 \
         --micro-batch-size 2 --global-batch-size 96";
     let (port, mut all) = ranks(3, &format!("{ENDLESS} {slow}"));
     all[2].says("before the start of training step");
@@ -167,7 +167,11 @@ fn a_stopped_rank_is_told_from_a_slow_one_at_the_time_out() {
     all[2].says("iteration        3/");
     let stopped = all.remove(1);
     stopped.signal("STOP");
-    end_badly(all, Duration::from_secs(2) + SOON, &["iteration ", "missing [1]", "rank 1 (", "does not answer: stopped"]);
+    end_badly(
+        all,
+        Duration::from_secs(2) + SOON,
+        &["iteration ", "missing [1]", "rank 1 (", "does not answer: stopped"],
+    );
     stopped.signal("CONT");
     end_badly([stopped], SOON, &["missing [1]"]);
     nothing_left(port);

@@ -41,6 +41,9 @@ fn data_parallel_equals_one_rank_in_f32() {
             for overlap in ["", "--overlap-grad-reduce"] {
                 // A bucket each for the larger parameters, and one for all.
                 for bucket in ["", "--ddp-bucket-size 500"] {
+                    if n == 4 && overlap.is_empty() != bucket.is_empty() {
+                        continue; // between 2 and 8, which have all
+                    }
                     let params = match (optimizer, overlap) {
                         ("", _) | (_, "") => "",
                         _ => "--overlap-param-gather",
@@ -70,7 +73,8 @@ fn losses_per_token_weigh_alike_wherever_the_tokens_are() {
     let layouts = [2, 4].map(|n| format!("--thread-ranks {n} --use-distributed-optimizer --overlap-grad-reduce"));
     same_training(&words, &layouts, LAST_DIGIT);
     // And it is another mean than that of micro-batches, so the flag is not ignored.
-    let (of_tokens, of_micros) = (log_of(small(&words)), log_of(small(&words.replace("--calculate-per-token-loss", ""))));
+    let (of_tokens, of_micros) =
+        (log_of(small(&words)), log_of(small(&words.replace("--calculate-per-token-loss", ""))));
     assert_eq!(printed(&of_tokens).len(), printed(&of_micros).len());
 }
 
@@ -121,7 +125,9 @@ fn threads_tcp_and_shared_memory_train_the_same_bits() {
         };
         let first = threads("threads");
         assert_eq!(first.0.len(), 6 + 2, "6 steps, validation and test");
-        for (other, name) in [(threads("again"), "twice"), (processes("tcp"), "TCP"), (processes("shm"), "shared memory")] {
+        for (other, name) in
+            [(threads("again"), "twice"), (processes("tcp"), "TCP"), (processes("shm"), "shared memory")]
+        {
             assert_eq!(other.0, first.0, "{name}, {n} ranks");
             assert!(other.1 == first.1, "{name}, {n} ranks: checkpoint bytes differ");
         }

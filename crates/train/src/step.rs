@@ -168,7 +168,7 @@ impl Trainer {
         if self.world.size() == 1 || !self.config.train.check_for_nan {
             return Ok(None);
         }
-        let mut own = cx.pool.alloc(cx.stats.dtype(), cx.stats.shape().clone())?;
+        let mut own = cx.pool.alloc(cx.stats.dtype(), *cx.stats.shape())?;
         cx.ops().copy(&cx.stream, &cx.stats, &mut own)?;
         Ok(Some(own))
     }

@@ -22,8 +22,18 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// Variables of launchers, which a test must not inherit.
 const LAUNCHERS: [&str; 12] = [
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID",
-    "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "FERROTRON_TRANSPORT", "GLOO_SOCKET_IFNAME",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "FERROTRON_TRANSPORT",
+    "GLOO_SOCKET_IFNAME",
 ];
 
 /// A command with one thread a rank and no launcher's variables.

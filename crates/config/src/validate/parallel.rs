@@ -158,7 +158,9 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         ddp_bucket_size: c.size("ddp_bucket_size"),
         per_token_loss: c.args.flag("calculate_per_token_loss"),
         timeout_seconds,
-        timeout_seconds_after_init: c.count_from("distributed_timeout_seconds_after_init", 1).unwrap_or(timeout_seconds),
+        timeout_seconds_after_init: c
+            .count_from("distributed_timeout_seconds_after_init", 1)
+            .unwrap_or(timeout_seconds),
         thread_ranks,
         interface: c.args.text("interface").map(str::to_string),
     }
