@@ -61,7 +61,7 @@ fn lau_03_a_wait_says_for_whom_and_ends_at_its_limit() {
 
     // The same rank twice.
     let port = free_port();
-    let twin = |r: usize| start(as_rank(small(&format!("{RUN} {limit}")), r, 3, port));
+    let twin = |r: usize| start(as_rank(small(&format!("{RUN} {limit} --global-batch-size 3")), r, 3, port));
     let all = [twin(0), twin(1), twin(1)].map(|r| r.end(soon));
     assert!(all.iter().all(|e| !e.status.success()));
     assert!(all.iter().any(|e| e.stderr.contains("two processes are rank 1")), "{:?}", all.map(|e| e.stderr));
@@ -84,10 +84,12 @@ fn saved(dir: &Path) -> Vec<u64> {
     all
 }
 
-/// Processes whose parent is `parent`.
-fn children(parent: u32) -> Vec<u32> {
-    let text = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
-    text.split_whitespace().map(|p| p.parse().unwrap()).collect()
+/// Ranks that a launcher started: its children that train.
+fn ranks_of(launcher: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children")).unwrap_or_default();
+    let all = text.split_whitespace().map(|p| p.parse::<u32>().unwrap());
+    all.filter(|p| std::fs::read_to_string(format!("/proc/{p}/comm")).is_ok_and(|c| c.trim() == "pretrain_gpt"))
+        .collect()
 }
 
 /// Megatron-LM#1376, Megatron-DeepSpeed#460, Megatron-Bridge#5975: a signal was lost when it went to the launcher, or came
@@ -110,12 +112,18 @@ fn lau_05_a_signal_at_any_moment_saves_once_and_ends_well() {
         std::thread::sleep(Duration::from_millis(wait));
         let launcher = run.child.id();
         if moment == "one rank only" {
-            let ranks = until(LIMIT, "two ranks", || Some(children(launcher)).filter(|c| c.len() >= 2));
+            let ranks = until(LIMIT, "two ranks", || Some(ranks_of(launcher)).filter(|all| all.len() == 2));
             signal("TERM", ranks[0]);
         } else {
             signal("TERM", launcher);
         }
-        let e = run.end(LIMIT).well();
+        let e = run.end(LIMIT);
+        if moment == "start-up" && e.status.code() == Some(143) {
+            // A rank was told before it could listen: nothing was trained, and the code says what happened.
+            assert!(saved(&dir).is_empty());
+            continue;
+        }
+        let e = e.well();
         assert!(e.stdout.contains("exiting program after receiving SIGTERM"), "{moment}: {}", e.stdout);
         let (steps, kept) = (printed(&e.stdout), saved(&dir));
         let last = *kept.last().unwrap();
