@@ -10,7 +10,7 @@ use std::process::ExitCode;
 const HELP: &str = "cargo xtask <command>
 
   tidy           check the rules of the house: who depends on whom, file sizes, where unsafe may be, no C
-  bench [kernels|train]* [--python PATH] [--rounds N]
+  bench [kernels|train]* [--python PATH] [--model NAME] [--rounds N] [--steps N]
                  our kernels and training steps; with a Python that has torch, PyTorch's beside them
   flags <lists>  rewrite the flag tables of crates/config from a folder of upstream flag lists (JSON)
   help           this page";

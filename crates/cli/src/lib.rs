@@ -6,6 +6,7 @@
 
 pub mod corpus;
 pub mod curve;
+pub mod data_tools;
 pub mod doctor;
 pub mod generate;
 pub mod inspect;

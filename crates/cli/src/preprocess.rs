@@ -1,13 +1,12 @@
 //! `preprocess_data`: JSONL to `.bin/.idx`, with the flags of Megatron's tools/preprocess_data.py.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use ferrotron_config::RawArgs;
 use ferrotron_config::flags::{Fallback, Flag, Group, Kind, Nargs, Source};
-use ferrotron_data::{IndexedWriter, TokenType};
-use ferrotron_tokenizer::preprocess::{self, DocumentSink, OutputPlan, PreprocessArgs, SinkError};
-use ferrotron_tokenizer::{TokenDType, TokenizerSpec};
+use ferrotron_tokenizer::preprocess::{self, Options, PreprocessArgs, Shard};
+use ferrotron_tokenizer::{TikTokenOptions, TokenizerSpec};
 
 use crate::table::{count, parse_or_exit, required};
 
@@ -35,19 +34,47 @@ static FLAGS: Group = Group { name: "preprocess_data", source: Source::Megatron,
     Flag::new("--dataset-impl", "dataset_impl", Kind::Str, "Only mmap: the one format there is").of(&["mmap"]).or(Fallback::Str("mmap")),
     Flag::new("--workers", "workers", Kind::Int, "Threads that tokenize").or(Fallback::Int(1)),
     Flag::new("--log-interval", "log_interval", Kind::Int, "Documents between progress lines").or(Fallback::Int(1000)),
+    Flag::new("--tiktoken-pattern", "tiktoken_pattern", Kind::Str, "Word pattern of TikTokenizer: v1, v2, gpt2, cl100k, o200k"),
+    Flag::new("--tiktoken-num-special-tokens", "tiktoken_num_special_tokens", Kind::Int, "Ids before the first token of TikTokenizer").or(Fallback::Int(1000)),
+    Flag::new("--split-sentences", "split_sentences", Kind::StoreTrue, "Every sentence is a sequence of its document"),
+    Flag::new("--keep-newlines", "keep_newlines", Kind::StoreTrue, "Newlines stay at the end of their sentence"),
+    Flag::new("--partitions", "partitions", Kind::Int, "Accepted; the work is divided over --workers").or(Fallback::Int(1)),
+    Flag::new("--shard", "shard", Kind::Str, "Do share i of n (i from 0), as i/n: merge_datasets joins the shares"),
     Flag::new("--skip-bad", "skip_bad", Kind::Int, "Bad lines to put aside before giving up").or(Fallback::Int(0)),
 ] };
 
-/// Parses and runs; gives the exit code.
+/// Parses and runs; gives the exit code. A run that was killed goes on where it was.
 pub fn run(argv: &[String]) -> u8 {
-    let args = match parse_or_exit(PROGRAM, &FLAGS, argv).and_then(|a| to_args(&a)) {
-        Ok(args) => args,
+    let parsed = parse_or_exit(PROGRAM, &FLAGS, argv).and_then(|a| Ok((to_args(&a)?, options(&a)?)));
+    let (args, options) = match parsed {
+        Ok(parsed) => parsed,
         Err(code) => return code,
     };
-    match preprocess::run(&args, &mut |plan| sink(plan), &mut io::stdout().lock()) {
+    match preprocess::run_to_files(&args, &options, &mut io::stdout().lock()) {
         Ok(_) => 0,
         Err(e) => crate::fail(PROGRAM, e),
     }
+}
+
+fn options(a: &RawArgs) -> Result<Options, u8> {
+    let shard = a.text("shard").map(|text| {
+        text.parse::<Shard>().map_err(|e| {
+            eprintln!("{PROGRAM}: --shard {text}: {e}");
+            2
+        })
+    });
+    Ok(Options {
+        tiktoken: TikTokenOptions {
+            pattern: a.text("tiktoken_pattern").map(str::to_string),
+            num_special_tokens: count(PROGRAM, a, "tiktoken_num_special_tokens")? as usize,
+        },
+        split_sentences: a.flag("split_sentences"),
+        keep_newlines: a.flag("keep_newlines"),
+        partitions: count(PROGRAM, a, "partitions")?.max(1) as usize,
+        shard: shard.transpose()?,
+        terminal: io::stdout().is_terminal(),
+        ..Options::default()
+    })
 }
 
 fn to_args(a: &RawArgs) -> Result<PreprocessArgs, u8> {
@@ -86,33 +113,5 @@ pub fn tokenizer_spec(a: &RawArgs) -> TokenizerSpec {
         null_eod_id: a.int("null_tokenizer_eod_id"),
         null_pad_id: a.int("null_tokenizer_pad_id"),
         hf_no_include_special_tokens: a.flag("tokenizer_hf_no_include_special_tokens"),
-    }
-}
-
-/// A pair of files under their temporary name.
-struct IndexedSink(IndexedWriter);
-
-fn sink(plan: &OutputPlan) -> Result<Box<dyn DocumentSink>, SinkError> {
-    let dtype = match plan.dtype {
-        TokenDType::U16 => TokenType::U16,
-        TokenDType::I32 => TokenType::I32,
-    };
-    Ok(Box::new(IndexedSink(IndexedWriter::create(&plan.partial, dtype)?)))
-}
-
-impl DocumentSink for IndexedSink {
-    fn add_document(&mut self, tokens: &[u32], lengths: &[usize]) -> Result<(), SinkError> {
-        let mut rest = tokens;
-        for &n in lengths {
-            let (sequence, after) = rest.split_at(n.min(rest.len()));
-            self.0.add_sequence(sequence.iter().map(|&id| i64::from(id)))?;
-            rest = after;
-        }
-        self.0.end_document();
-        Ok(())
-    }
-
-    fn finish(self: Box<Self>) -> Result<(), SinkError> {
-        Ok(self.0.finish()?)
     }
 }

@@ -2,21 +2,28 @@
 
 use std::path::Path;
 
+use ferrotron_backends::CpuConfig;
 use ferrotron_checkpoint::Checkpoint;
 use ferrotron_comm::env::{Launcher, RankEnv};
+use ferrotron_config::env::suspicious;
+use ferrotron_config::settings::DeviceKind;
 use ferrotron_config::show::{arguments_dump, help, notices_text, print_json, print_text, startup_lines};
 use ferrotron_config::{
-    Environment, NoticeKind, Resolved, Table, exit_code, merge_checkpoint_args, parse, read_file, report, validate,
+    Environment, LauncherWords, NoticeKind, Resolved, Table, exit_code, merge_checkpoint_args, parse, read_file,
+    report, split_launcher, validate,
 };
 use ferrotron_telemetry::Timestamp;
 use ferrotron_telemetry::lines::{self, Event};
+use ferrotron_train::lr_table;
 
 /// Program name in messages.
 const PROGRAM: &str = "pretrain_gpt";
 
-/// Parses, validates and trains; gives the exit code.
+/// Parses, validates and trains; gives the exit code. Words of a launcher before the flags are passed over, so that a line
+/// may be pasted whole.
 pub fn run(argv: &[String], variable: impl Fn(&str) -> Option<String>) -> u8 {
     let table = Table::pretrain();
+    let (launcher, argv) = split_launcher(argv);
     let mut parsed = parse(&table, argv, &read_file);
     if let Some(words) = parsed.help {
         print!("{}", help(PROGRAM, &table, &words));
@@ -40,6 +47,15 @@ pub fn run(argv: &[String], variable: impl Fn(&str) -> Option<String>) -> u8 {
     }
     let dry_run = parsed.args.flag("dry_run");
     let print_config = parsed.args.text("print_config").map(str::to_string);
+    if place.launcher == Launcher::None
+        && threads == 0
+        && let Some(n) = launcher.world_size().filter(|n| *n > 1)
+    {
+        if !dry_run && print_config.is_none() {
+            return crate::fail(PROGRAM, nobody_launched(n, &launcher));
+        }
+        env.world_size = n;
+    }
     // One rank speaks for all about what all of them see.
     let speaks = env.rank == 0;
 
@@ -65,14 +81,13 @@ pub fn run(argv: &[String], variable: impl Fn(&str) -> Option<String>) -> u8 {
             }
             None if dry_run => {
                 if speaks {
-                    print!("{}", notices_text(&resolved.notices));
-                    println!("{PROGRAM}: the command line is valid and can be trained");
+                    return forecast(&resolved);
                 }
                 0
             }
             None => {
                 if speaks {
-                    announce(&table, &resolved);
+                    announce(&table, &resolved, &env);
                 }
                 crate::ranks::run(PROGRAM, &resolved, &env, &place)
             }
@@ -93,15 +108,56 @@ fn take_checkpoint_args(args: &mut ferrotron_config::RawArgs) -> Result<(), Stri
     Ok(())
 }
 
+/// The words of a launcher asked for `n` ranks, but no launcher started this process.
+fn nobody_launched(n: usize, launcher: &LauncherWords) -> String {
+    let words = launcher.words.join(" ");
+    format!(
+        "the words of a launcher ({words}) ask for {n} ranks, but no launcher started this program; put `ferrotron launch` in \
+         their place, or drop them and add --thread-ranks {n}"
+    )
+}
+
+/// `--dry-run`: what would be trained, with which values, from where.
+fn forecast(resolved: &Resolved) -> u8 {
+    print!("{}", notices_text(&resolved.notices));
+    print!("{}", print_text(&resolved.args));
+    match lr_table(&resolved.config) {
+        Ok(table) => print!("{table}"),
+        Err(e) => return crate::fail(PROGRAM, e),
+    }
+    println!("{PROGRAM}: the command line is valid and can be trained");
+    0
+}
+
+/// The kind that `auto` stands for on this machine. Without any device it stays as it is, and opening one says why.
+fn device_kind(asked: DeviceKind) -> DeviceKind {
+    if asked != DeviceKind::Auto {
+        return asked;
+    }
+    match ferrotron_backends::select("auto", CpuConfig::default()).map(|backend| backend.name()) {
+        Ok("cpu") => DeviceKind::Cpu,
+        Ok("npu") => DeviceKind::Npu,
+        Ok("cuda") => DeviceKind::Cuda,
+        _ => DeviceKind::Auto,
+    }
+}
+
 /// What rank 0 prints before anything starts.
-fn announce(table: &Table, resolved: &Resolved) {
+fn announce(table: &Table, resolved: &Resolved, env: &Environment) {
     for line in startup_lines(resolved) {
         println!("{line}");
     }
     print!("{}", arguments_dump(table, &resolved.args));
+    for line in env.lines(device_kind(resolved.config.device)) {
+        println!("{line}");
+    }
     print!("{}", notices_text(&resolved.notices));
     for warning in resolved.notices.iter().filter(|n| n.kind == NoticeKind::Warning) {
         eprintln!("{PROGRAM}: warning: {}", warning.text);
+    }
+    let names: Vec<String> = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
+    for (name, meant) in suspicious(names.iter().map(String::as_str)) {
+        eprintln!("{PROGRAM}: warning: environment variable {name} is not known; did you mean {meant}?");
     }
     println!("{}", lines::event(Event::Initialized, Timestamp::now()));
 }

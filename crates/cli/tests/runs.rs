@@ -88,6 +88,24 @@ fn every_architecture_flag_trains() {
 }
 
 #[test]
+fn skipped_iterations_consume_their_samples() {
+    let log = succeed(&mut tiny("--iterations-to-skip 2 3"));
+    assert!(!log.contains("iteration        3/") && !log.contains("iteration        4/"), "{log}");
+    let fifth = log.lines().find(|l| l.contains("iteration        5/")).unwrap();
+    assert!(fifth.contains("consumed samples:           20 |") && fifth.contains("skipped samples:            8 |"));
+}
+
+#[test]
+fn full_validation_reads_the_whole_set() {
+    let log = succeed(&mut tiny("--full-validation --eval-interval 12 --split 9980,19,1"));
+    let losses: Vec<&str> =
+        log.lines().filter(|l| l.contains("validation loss at") && l.contains("set | lm")).collect();
+    let during = log.lines().find(|l| l.contains("validation loss at iteration 12 | ")).unwrap();
+    let value = |l: &str| l.split("lm loss value: ").nth(1).unwrap().split(' ').next().unwrap().to_string();
+    assert_eq!(value(losses[0]), value(during), "every full validation sees the same samples:\n{log}");
+}
+
+#[test]
 fn batch_size_schedules() {
     let ramp = succeed(&mut tiny("--rampup-batch-size 2 2 8 --global-batch-size 8 --train-iters 6"));
     let sizes: Vec<&str> =

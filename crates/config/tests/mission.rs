@@ -3,7 +3,7 @@
 mod common;
 
 use common::{faults, run, words};
-use ferrotron_config::{Severity, exit_code};
+use ferrotron_config::Severity;
 
 const A40: &str = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --num-layers 40 --hidden-size 5120 \
     --num-attention-heads 40 --seq-length 4096 --micro-batch-size 4 --global-batch-size 128 --use-distributed-optimizer";
@@ -42,7 +42,7 @@ fn they_parse_and_only_what_they_omit_is_asked_for() {
 }
 
 #[test]
-fn completed_they_train_or_need_virtual_stages() {
+fn completed_they_train() {
     let more = "--train-iters 10 --lr 1e-4 --mock-data --vocab-size 32000";
     for (line, ranks, dp) in [(A40, 8, 2), (DEEPSPEED, 64, 2), (ASCEND, 8, 2)] {
         match run(&words(&format!("{line} {more}")), ranks) {
@@ -54,9 +54,14 @@ fn completed_they_train_or_need_virtual_stages() {
         }
     }
     let line = words(&format!("{DISTRIBUTED} --vocab-size 32000 --tokenizer-type NullTokenizer"));
-    let Err(refused) = run(&line, 32) else { panic!("virtual stages are planned") };
-    assert_eq!(exit_code(&refused.violations), 3, "{:?}", refused.violations);
-    assert_eq!(refused.args.int("data_parallel_size"), Some(4));
+    let r = match run(&line, 32) {
+        Ok(r) => r,
+        Err(refused) => panic!("{line:?}: {:?}", refused.violations),
+    };
+    let p = &r.config.parallel;
+    // 40 layers on 2 stages in chunks of 2: ten virtual stages on each.
+    assert_eq!((p.dp, p.virtual_stages, p.schedule.to_string().as_str()), (4, 10, "interleaved"));
+    assert_eq!(p.stage_layers, vec![2; 20]);
 }
 
 #[test]

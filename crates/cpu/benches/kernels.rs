@@ -99,17 +99,20 @@ impl Bench {
         println!("| product (M, N, K) | ms | GFLOP/s | peak | share |\n|---|---|---|---|---|");
         let linear = [(2048, 384, 384), (2048, 1536, 384), (2048, 384, 1536), (2048, 8192, 384), (1024, 2304, 768)];
         for (t, n, k) in linear.into_iter().chain([(1024, 3072, 768), (1024, 768, 3072), (1024, 50304, 768)]) {
+            let parts = [
+                ("y = x W^T", Gemm::NT, [t, n], k),
+                ("dx = dy W", Gemm::NN, [t, k], n),
+                ("dW += dy^T x", Gemm::TN_ACC, [n, k], t),
+            ];
+            let parts = parts.map(|(what, g, c, depth)| (format!("gemm {what} {}, {}, {depth}", c[0], c[1]), g, c));
+            if !parts.iter().any(|(name, ..)| self.wants(name)) {
+                continue;
+            }
             let (x, w, y) = (self.tensor([t, k]), self.tensor([n, k]), self.tensor([t, n]));
             let ops = self.rig.dev.ops();
-            for (name, g, a, b, shape) in [
-                ("y = x W^T", Gemm::NT, &x, &w, [t, n]),
-                ("dx = dy W", Gemm::NN, &y, &w, [t, k]),
-                ("dW += dy^T x", Gemm::TN_ACC, &y, &x, [n, k]),
-            ] {
-                let mut c = self.tensor(shape);
-                let inner = t * n * k / (shape[0] * shape[1]);
-                let name = format!("gemm {name} {}, {}, {inner}", shape[0], shape[1]);
-                self.report(&name, 2.0 * (t * n * k) as f64, || ops.gemm(&self.rig.s, g, a, b, None, &mut c))?;
+            for ((name, g, c), [a, b]) in parts.iter().zip([[&x, &w], [&y, &w], [&y, &x]]) {
+                let mut c = self.tensor(*c);
+                self.report(name, 2.0 * (t * n * k) as f64, || ops.gemm(&self.rig.s, *g, a, b, None, &mut c))?;
             }
         }
         Ok(())

@@ -21,6 +21,8 @@ const GRANULE: usize = 2 << 20;
 pub struct PoolStats {
     /// Bytes in live blocks.
     pub live: usize,
+    /// Live blocks.
+    pub live_blocks: usize,
     /// Most bytes ever live at once.
     pub peak_live: usize,
     /// Highest address ever used: what the pool really takes, fragmentation included.
@@ -126,6 +128,7 @@ impl Pool {
         let stats = &mut st.stats;
         stats.allocs += 1;
         stats.live += bytes;
+        stats.live_blocks += 1;
         stats.peak_live = stats.peak_live.max(stats.live);
         stats.peak = stats.peak.max(top);
         Ok(start)
@@ -138,6 +141,7 @@ impl Pool {
         }
         let mut st = self.lock();
         st.stats.live -= bytes;
+        st.stats.live_blocks -= 1;
         let (mut start, mut len) = (start, bytes);
         if let Some((&s, &l)) = st.free.range(..start).next_back()
             && s + l == start

@@ -4,18 +4,19 @@ use ferrotron_comm::P2p;
 use ferrotron_device::error::expect;
 use ferrotron_device::{DType, Error, Pending, Result, Tensor};
 use ferrotron_runtime::Ctx;
+use ferrotron_schedule::{Neighbour, Ring};
 
-/// Where a stage's messages go. Tensors on an edge are `[rows, hidden]` of the model's dtype.
+/// Where the messages of a stage's chunks go. Tensors on an edge are `[rows, hidden]` of the model's dtype.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edges {
     /// Rows of an activation: tokens of a micro-batch, or this rank's share of them when sequence parallel.
     pub rows: usize,
     /// H.
     pub hidden: usize,
-    /// Stage before, in the pipeline group, for chunks that have one.
-    pub before: Option<usize>,
-    /// Stage after.
-    pub after: Option<usize>,
+    /// This stage, its rank in the pipeline group.
+    pub stage: usize,
+    /// All stages and their chunks.
+    pub ring: Ring,
 }
 
 /// Direction of a message.
@@ -28,29 +29,39 @@ pub(crate) enum Way {
 }
 
 impl Edges {
-    /// A stage with no neighbours.
+    /// A stage of one chunk with no neighbours.
     pub fn none() -> Edges {
-        Edges { rows: 0, hidden: 0, before: None, after: None }
+        Edges { rows: 0, hidden: 0, stage: 0, ring: Ring { stages: 1, chunks: 1 } }
     }
 
-    /// Posts a receive; the tensor is there after a wait.
-    pub(crate) fn recv(&self, cx: &Ctx, way: Way) -> Result<Pending> {
+    /// Where a chunk's input comes from.
+    pub(crate) fn before(&self, chunk: usize) -> Neighbour {
+        self.ring.before(self.stage, chunk)
+    }
+
+    /// Where a chunk's output goes.
+    pub(crate) fn after(&self, chunk: usize) -> Neighbour {
+        self.ring.after(self.stage, chunk)
+    }
+
+    /// Posts a receive for a chunk; the tensor is there after a wait.
+    pub(crate) fn recv(&self, cx: &Ctx, way: Way, chunk: usize) -> Result<Pending> {
         let from = match way {
-            Way::Forward => self.before,
-            Way::Backward => self.after,
+            Way::Forward => self.before(chunk),
+            Way::Backward => self.after(chunk),
         };
-        let from = from.ok_or_else(|| no_neighbour("receive"))?;
+        let from = from.stage().ok_or_else(|| no_neighbour("receive"))?;
         let t = cx.pool.alloc(cx.dtype, [self.rows, self.hidden])?;
         one(cx, way, P2p::Recv(t, from))
     }
 
-    /// Sends; the tensor is held until the message has left.
-    pub(crate) fn send(&self, cx: &Ctx, way: Way, t: Tensor) -> Result<Pending> {
+    /// Sends what a chunk made; the tensor is held until the message has left.
+    pub(crate) fn send(&self, cx: &Ctx, way: Way, chunk: usize, t: Tensor) -> Result<Pending> {
         let to = match way {
-            Way::Forward => self.after,
-            Way::Backward => self.before,
+            Way::Forward => self.after(chunk),
+            Way::Backward => self.before(chunk),
         };
-        let to = to.ok_or_else(|| no_neighbour("send"))?;
+        let to = to.stage().ok_or_else(|| no_neighbour("send"))?;
         expect("pipeline edge", "elements", self.rows * self.hidden, t.numel())?;
         expect::<DType>("pipeline edge", "dtype", cx.dtype, t.dtype())?;
         one(cx, way, P2p::Send(t, to))

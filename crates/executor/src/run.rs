@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use ferrotron_device::{Error, Pending, Result};
-use ferrotron_runtime::{AnyLayer, Boxed, Ctx, Flow, Micro, WeightGrads};
-use ferrotron_schedule::Step;
+use ferrotron_device::{Error, Pending, Result, Tensor};
+use ferrotron_runtime::{AnyLayer, Boxed, Ctx, Edge, Flow, Micro, WeightGrads};
+use ferrotron_schedule::{Neighbour, Step};
 
 use crate::Edges;
 use crate::edges::Way;
@@ -33,11 +33,11 @@ struct Waiting {
     /// What each layer's deferred weight gradient needs.
     grads: BTreeMap<At, Vec<Boxed>>,
     /// Inputs received, not yet used.
-    inputs: BTreeMap<At, Pending>,
-    /// Outputs to send, or to hand to the next chunk's loss.
+    inputs: BTreeMap<At, Flow>,
+    /// Outputs to send.
     outputs: BTreeMap<At, Flow>,
     /// Gradients of outputs received.
-    d_outputs: BTreeMap<At, Pending>,
+    d_outputs: BTreeMap<At, Flow>,
     /// Gradients of inputs to send.
     d_inputs: BTreeMap<At, Flow>,
     /// The last message each way, which may still be leaving: one at a time is held.
@@ -57,13 +57,13 @@ pub fn run(
     let mut micros: BTreeMap<usize, Micro> = BTreeMap::new();
     let mut left = uses(steps);
     for step in steps {
-        let (chunk, mb) = place(step);
-        if computes(step) && !micros.contains_key(&mb) {
+        let (chunk, mb) = step.place();
+        if step.computes() && !micros.contains_key(&mb) {
             let m = micro(cx, mb)?;
             micros.insert(mb, m);
         }
         perform(cx, stage, &mut w, step, (chunk, mb), micros.get(&mb))?;
-        if computes(step) {
+        if step.computes() {
             let n = left.get_mut(&mb).ok_or_else(|| missing("count of steps", (chunk, mb)))?;
             *n -= 1;
             if *n == 0 {
@@ -74,20 +74,24 @@ pub fn run(
     Ok(())
 }
 
-/// Runs one micro-batch forward, keeping nothing: evaluation. Receives from the stage before and sends to the stage
-/// after, where there are such. Gives what the last layer gives.
+/// Runs one micro-batch forward through all chunks, keeping nothing: evaluation. Receives from the stage before and
+/// sends to the stage after, where there are such. Gives what the last layer of the model gives, on its stage.
 pub fn forward_only(cx: &mut Ctx, stage: &Stage, mb: &Micro) -> Result<Flow> {
-    let mut x = match stage.edges.before {
-        Some(_) => Flow::InFlight(stage.edges.recv(cx, Way::Forward)?),
-        None => Flow::Empty,
-    };
-    for layer in stage.chunks.iter().flat_map(|c| &c.layers) {
-        (x, _) = layer.forward_any(cx, mb, x)?;
-    }
-    if stage.edges.after.is_some() {
-        let Flow::Ready(t) = x else { return Err(missing("output", (0, mb.index))) };
-        drop(stage.edges.send(cx, Way::Forward, t)?.wait());
-        return Ok(Flow::Empty);
+    // Evaluation may have micro-batches of another size.
+    let shares = if cx.sequence_parallel { cx.groups.tp.size() } else { 1 };
+    let edges = Edges { rows: mb.tokens() / shares, ..stage.edges };
+    let mut x = Flow::Empty;
+    for (c, chunk) in stage.chunks.iter().enumerate() {
+        if let Neighbour::Stage { .. } = edges.before(c) {
+            x = Flow::InFlight(edges.recv(cx, Way::Forward, c)?);
+        }
+        for layer in &chunk.layers {
+            (x, _) = layer.forward_any(cx, mb, x)?;
+        }
+        if let Neighbour::Stage { .. } = edges.after(c) {
+            let y = Tensor::from_flow(std::mem::replace(&mut x, Flow::Empty))?;
+            drop(edges.send(cx, Way::Forward, c, y)?.wait());
+        }
     }
     Ok(x)
 }
@@ -97,21 +101,21 @@ fn perform(cx: &mut Ctx, stage: &Stage, w: &mut Waiting, step: &Step, at: At, mb
     let mb = || mb.ok_or_else(|| missing("micro-batch", at));
     match step {
         Step::RecvForward { .. } => {
-            w.inputs.insert(at, stage.edges.recv(cx, Way::Forward)?);
+            w.inputs.insert(at, Flow::InFlight(stage.edges.recv(cx, Way::Forward, at.0)?));
         }
         Step::RecvBackward { .. } => {
-            w.d_outputs.insert(at, stage.edges.recv(cx, Way::Backward)?);
+            w.d_outputs.insert(at, Flow::InFlight(stage.edges.recv(cx, Way::Backward, at.0)?));
         }
         Step::SendForward { .. } => {
-            let Some(Flow::Ready(t)) = w.outputs.remove(&at) else { return Err(missing("output", at)) };
-            w.sent_forward = Some(stage.edges.send(cx, Way::Forward, t)?);
+            let y = Tensor::from_flow(w.outputs.remove(&at).ok_or_else(|| missing("output", at))?)?;
+            w.sent_forward = Some(stage.edges.send(cx, Way::Forward, at.0, y)?);
         }
         Step::SendBackward { .. } => {
-            let Some(Flow::Ready(t)) = w.d_inputs.remove(&at) else { return Err(missing("input gradient", at)) };
-            w.sent_backward = Some(stage.edges.send(cx, Way::Backward, t)?);
+            let dx = Tensor::from_flow(w.d_inputs.remove(&at).ok_or_else(|| missing("input gradient", at))?)?;
+            w.sent_backward = Some(stage.edges.send(cx, Way::Backward, at.0, dx)?);
         }
         Step::Forward { .. } => {
-            let mut x = w.inputs.remove(&at).map_or(Flow::Empty, Flow::InFlight);
+            let mut x = input(w.inputs.remove(&at), stage.edges.before(at.0), "input", at)?;
             let mut saved = Vec::with_capacity(layers.len());
             for layer in layers {
                 let (y, s) = layer.forward_any(cx, mb()?, x)?;
@@ -119,8 +123,10 @@ fn perform(cx: &mut Ctx, stage: &Stage, w: &mut Waiting, step: &Step, at: At, mb
                 x = y;
             }
             w.saved.insert(at, saved);
-            if stage.edges.after.is_some() {
-                w.outputs.insert(at, x);
+            match stage.edges.after(at.0) {
+                Neighbour::Stage { .. } => drop(w.outputs.insert(at, x)),
+                Neighbour::Here => drop(w.inputs.insert((at.0 + 1, at.1), x)),
+                Neighbour::End => {}
             }
         }
         Step::Backward { .. } => backward(cx, stage, w, at, mb()?, WeightGrads::Now)?,
@@ -138,7 +144,7 @@ fn perform(cx: &mut Ctx, stage: &Stage, w: &mut Waiting, step: &Step, at: At, mb
 fn backward(cx: &mut Ctx, stage: &Stage, w: &mut Waiting, at: At, mb: &Micro, when: WeightGrads) -> Result<()> {
     let saved = w.saved.remove(&at).ok_or_else(|| missing("saved activations", at))?;
     let layers = &stage.chunks[at.0].layers;
-    let mut dy = w.d_outputs.remove(&at).map_or(Flow::Empty, Flow::InFlight);
+    let mut dy = input(w.d_outputs.remove(&at), stage.edges.after(at.0), "output gradient", at)?;
     let mut grads = vec![];
     cx.when = when;
     for (layer, s) in layers.iter().zip(saved).rev() {
@@ -153,37 +159,28 @@ fn backward(cx: &mut Ctx, stage: &Stage, w: &mut Waiting, at: At, mb: &Micro, wh
         grads.reverse();
         w.grads.insert(at, grads);
     }
-    if stage.edges.before.is_some() {
-        w.d_inputs.insert(at, dy);
+    match stage.edges.before(at.0) {
+        Neighbour::Stage { .. } => drop(w.d_inputs.insert(at, dy)),
+        Neighbour::Here => drop(w.d_outputs.insert((at.0 - 1, at.1), dy)),
+        Neighbour::End => {}
     }
     Ok(())
 }
 
-fn place(step: &Step) -> At {
-    match *step {
-        Step::Forward { chunk, mb }
-        | Step::Backward { chunk, mb }
-        | Step::BackwardInput { chunk, mb }
-        | Step::BackwardWeight { chunk, mb }
-        | Step::RecvForward { chunk, mb }
-        | Step::SendForward { chunk, mb }
-        | Step::RecvBackward { chunk, mb }
-        | Step::SendBackward { chunk, mb } => (chunk, mb),
+/// What came over an edge; nothing at the ends of the model.
+fn input(came: Option<Flow>, from: Neighbour, what: &'static str, at: At) -> Result<Flow> {
+    match (came, from) {
+        (Some(flow), _) => Ok(flow),
+        (None, Neighbour::End) => Ok(Flow::Empty),
+        (None, _) => Err(missing(what, at)),
     }
-}
-
-fn computes(step: &Step) -> bool {
-    matches!(
-        step,
-        Step::Forward { .. } | Step::Backward { .. } | Step::BackwardInput { .. } | Step::BackwardWeight { .. }
-    )
 }
 
 /// How many computing steps each micro-batch has.
 fn uses(steps: &[Step]) -> BTreeMap<usize, usize> {
     let mut n = BTreeMap::new();
-    for step in steps.iter().filter(|s| computes(s)) {
-        *n.entry(place(step).1).or_default() += 1;
+    for step in steps.iter().filter(|s| s.computes()) {
+        *n.entry(step.place().1).or_default() += 1;
     }
     n
 }

@@ -1,8 +1,9 @@
 //! LayerNorm and RMSNorm over the last `width` elements. dx is new; dw and db accumulate in backward, whatever
 //! `cx.when` says: they cost nothing next to a matrix product.
 
+use ferrotron_base::ShardSpec;
 use ferrotron_device::{Result, Tensor};
-use ferrotron_runtime::{Ctx, Init, Layer, Micro, ParamId};
+use ferrotron_runtime::{Ctx, DecayClass, Init, Layer, Micro, ParamId, ParamSpec};
 
 use crate::Builder;
 use crate::build::Sees;
@@ -25,6 +26,8 @@ pub struct NormConfig {
     pub eps: f32,
     /// The stored weight is the factor less 1 (`--apply-layernorm-1p`).
     pub plus_one: bool,
+    /// Weight decay applies (`--apply-wd-to-qk-layernorm`).
+    pub decay: bool,
 }
 
 /// A normalisation.
@@ -39,9 +42,11 @@ pub struct Norm {
 impl Norm {
     /// Registers `name.weight` (and `name.bias`) of `width` elements.
     pub fn new(b: &mut Builder<'_>, name: &str, width: usize, c: NormConfig, sees: Sees) -> Norm {
-        let NormConfig { kind, eps, plus_one } = c;
+        let NormConfig { kind, eps, plus_one, decay } = c;
         let init = if plus_one { Init::Zeros } else { Init::Ones };
-        let weight = b.replicated_vector(format!("{name}.weight"), width, init, sees);
+        let weight = ParamSpec::vector(ShardSpec::whole(format!("{name}.weight"), &[width]), init);
+        let class = if decay { DecayClass::Decay } else { DecayClass::NoDecay };
+        let weight = b.replicated(ParamSpec { decay: class, ..weight }, sees);
         let bias =
             (kind == NormKind::Layer).then(|| b.replicated_vector(format!("{name}.bias"), width, Init::Zeros, sees));
         Norm { weight, bias, eps, plus_one, width }

@@ -4,11 +4,20 @@
 //! else decides an order. `BackwardInput` and `BackwardWeight` split what `Backward` does at once, for zero-bubble
 //! schedules; 1F1B uses `Backward`, or activation peaks explode.
 
+mod diagram;
+mod layers;
+mod layout;
 mod mesh;
 mod pipe;
+mod ring;
+mod simulate;
 
+pub use layers::{ChunkPlan, LayerSplit, SplitError, VirtualStages, Way, chunks_of_stage};
+pub use layout::{LayoutError, parse_layout};
 pub use mesh::{Axis, GroupKind, Layout, Mesh, MeshError, Order};
-pub use pipe::{Pipe, gpipe, one_f_one_b};
+pub use pipe::{Kind, Pipe, ScheduleError, schedule};
+pub use ring::{Neighbour, Ring};
+pub use simulate::{Costs, Fault, Span, StageTime, Timeline, Wires, simulate};
 
 /// One step of a stage. `chunk` is a virtual stage held here, `mb` a micro-batch of the global batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,4 +78,28 @@ pub enum Step {
         /// Micro-batch.
         mb: usize,
     },
+}
+
+impl Step {
+    /// Chunk and micro-batch.
+    pub fn place(&self) -> (usize, usize) {
+        match *self {
+            Step::Forward { chunk, mb }
+            | Step::Backward { chunk, mb }
+            | Step::BackwardInput { chunk, mb }
+            | Step::BackwardWeight { chunk, mb }
+            | Step::RecvForward { chunk, mb }
+            | Step::SendForward { chunk, mb }
+            | Step::RecvBackward { chunk, mb }
+            | Step::SendBackward { chunk, mb } => (chunk, mb),
+        }
+    }
+
+    /// True for work, false for messages.
+    pub fn computes(&self) -> bool {
+        matches!(
+            self,
+            Step::Forward { .. } | Step::Backward { .. } | Step::BackwardInput { .. } | Step::BackwardWeight { .. }
+        )
+    }
 }

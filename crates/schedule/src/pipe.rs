@@ -1,6 +1,44 @@
-//! Schedules of a pipeline with one chunk a stage.
+//! The schedules: GPipe, 1F1B, interleaved 1F1B, ZB-H1.
+//!
+//! All are one loop: so many forwards to warm up, then one forward and one backward in turn, then the backwards that are
+//! left. They differ in the length of the warm-up, in the order in which micro-batches visit chunks, and in whether
+//! backward is split.
+
+use std::fmt;
 
 use crate::Step::{self, *};
+use crate::{Neighbour, Ring};
+
+/// Which schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+pub enum Kind {
+    /// All forwards, then all backwards (Huang et al., GPipe, 2019). Every micro-batch's activations are held at once.
+    #[serde(rename = "gpipe")]
+    GPipe,
+    /// One forward, one backward (Narayanan et al., PipeDream-Flush, 2021): stage `s` of `p` holds at most `p - s`
+    /// micro-batches' activations.
+    #[serde(rename = "1f1b")]
+    OneFOneB,
+    /// 1F1B over several chunks a stage: the bubble shrinks by their number, and messages grow by it (Narayanan et al.,
+    /// Efficient large-scale language model training, 2021; megatron/core/pipeline_parallel/schedules.py).
+    #[serde(rename = "interleaved")]
+    Interleaved,
+    /// 1F1B with weight gradients put off into the bubble, at 1F1B's memory (Qi et al., Zero bubble pipeline parallelism,
+    /// 2023): weight gradients wait as long as that holds no more than `p` micro-batches.
+    #[serde(rename = "zb-h1")]
+    ZbH1,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::GPipe => "gpipe",
+            Kind::OneFOneB => "1f1b",
+            Kind::Interleaved => "interleaved",
+            Kind::ZbH1 => "zb-h1",
+        })
+    }
+}
 
 /// A stage's place in its pipeline, and the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,99 +47,203 @@ pub struct Pipe {
     pub stage: usize,
     /// Stages in the pipeline.
     pub stages: usize,
+    /// Chunks on each stage; 1 without virtual stages.
+    pub chunks: usize,
     /// Micro-batches of the global batch.
     pub microbatches: usize,
+    /// Micro-batches that pass one chunk before the next chunk's turn; the number of stages, unless asked otherwise.
+    /// Without meaning for one chunk.
+    pub group: usize,
+}
+
+/// A schedule that does not exist.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScheduleError {
+    /// Chunks that the schedule cannot place.
+    #[error("schedule {kind} runs one chunk a stage, not {chunks}: use the interleaved schedule for virtual stages")]
+    Chunks {
+        /// The schedule.
+        kind: Kind,
+        /// Chunks asked for.
+        chunks: usize,
+    },
+    /// A last group of micro-batches that would leave stages waiting for each other.
+    #[error(
+        "{microbatches} micro-batches in groups of {group} leave a last group of {rest}, smaller than the {stages} pipeline \
+         stages: the interleaved schedule needs a number of micro-batches that is a multiple of {group}, or leaves at least \
+         {stages}"
+    )]
+    Group {
+        /// Micro-batches.
+        microbatches: usize,
+        /// Size of a group.
+        group: usize,
+        /// Size of the last group.
+        rest: usize,
+        /// Stages.
+        stages: usize,
+    },
+    /// A place outside of the pipeline, or nothing in it.
+    #[error("no schedule for {0:?}: stages, chunks and groups count from 1, the stage is one of them")]
+    Place(Pipe),
 }
 
 impl Pipe {
-    fn forward(&self, mb: usize, out: &mut Vec<Step>) {
-        if self.stage > 0 {
-            out.push(RecvForward { chunk: 0, mb });
-        }
-        out.push(Forward { chunk: 0, mb });
-        if self.stage + 1 < self.stages {
-            out.push(SendForward { chunk: 0, mb });
-        }
+    /// The ring of chunks.
+    pub fn ring(&self) -> Ring {
+        Ring { stages: self.stages, chunks: self.chunks }
     }
 
-    fn backward(&self, mb: usize, out: &mut Vec<Step>) {
-        if self.stage + 1 < self.stages {
-            out.push(RecvBackward { chunk: 0, mb });
+    fn check(&self, kind: Kind) -> Result<(), ScheduleError> {
+        if self.stage >= self.stages || self.chunks == 0 || self.group == 0 {
+            return Err(ScheduleError::Place(*self));
         }
-        out.push(Backward { chunk: 0, mb });
-        if self.stage > 0 {
-            out.push(SendBackward { chunk: 0, mb });
+        if self.chunks > 1 && !matches!(kind, Kind::Interleaved | Kind::GPipe) {
+            return Err(ScheduleError::Chunks { kind, chunks: self.chunks });
+        }
+        let (microbatches, group, stages) = (self.microbatches, self.group, self.stages);
+        let rest = microbatches % group;
+        // Megatron: a partial group may not be smaller than the pipeline (validate_args; get_schedule_table). A group
+        // smaller than the pipeline deadlocks in the same way.
+        if kind == Kind::Interleaved && self.chunks > 1 && ((rest != 0 && rest < stages) || group < stages) {
+            return Err(ScheduleError::Group {
+                microbatches,
+                group,
+                rest: if rest == 0 { group } else { rest },
+                stages,
+            });
+        }
+        Ok(())
+    }
+
+    /// The order of forwards, as (chunk, micro-batch): group by group, all chunks of a group in turn.
+    fn order(&self) -> Vec<(usize, usize)> {
+        let group = if self.chunks == 1 { self.microbatches.max(1) } else { self.group };
+        let groups = (0..self.microbatches).step_by(group).map(|first| first..(first + group).min(self.microbatches));
+        groups.flat_map(|g| (0..self.chunks).flat_map(move |c| g.clone().map(move |mb| (c, mb)))).collect()
+    }
+
+    fn warm_up(&self, kind: Kind) -> usize {
+        let later = self.stages - 1 - self.stage;
+        match kind {
+            Kind::GPipe => self.microbatches * self.chunks,
+            Kind::Interleaved if self.chunks > 1 => 2 * later + (self.chunks - 1) * self.group,
+            Kind::OneFOneB | Kind::Interleaved | Kind::ZbH1 => later,
         }
     }
 }
 
-/// All forwards, then all backwards (Huang et al., GPipe, 2019).
-pub fn gpipe(p: &Pipe) -> Vec<Step> {
-    let mut out = vec![];
-    (0..p.microbatches).for_each(|mb| p.forward(mb, &mut out));
-    (0..p.microbatches).for_each(|mb| p.backward(mb, &mut out));
-    out
+/// The steps of a stage.
+pub fn schedule(kind: Kind, p: &Pipe) -> Result<Vec<Step>, ScheduleError> {
+    p.check(kind)?;
+    let order = p.order();
+    let warm_up = p.warm_up(kind).min(order.len());
+    let mut list = List { pipe: *p, split: kind == Kind::ZbH1, steps: vec![], waiting: Default::default() };
+    for &at in &order[..warm_up] {
+        list.forward(at);
+    }
+    for (i, &at) in order[warm_up..].iter().enumerate() {
+        list.forward(at);
+        list.backward(order[i]);
+        // ZB-H1: the later a stage, the fewer forwards it holds, so the more weight gradients it may hold instead.
+        if list.waiting.len() > p.stage {
+            list.weight();
+        }
+    }
+    for &at in &order[order.len() - warm_up..] {
+        list.backward(at);
+        list.weight();
+    }
+    while !list.waiting.is_empty() {
+        list.weight();
+    }
+    Ok(list.steps)
 }
 
-/// One forward, one backward (Narayanan et al., PipeDream-Flush, 2021): a stage holds at most
-/// `stages - stage` micro-batches' activations.
-pub fn one_f_one_b(p: &Pipe) -> Vec<Step> {
-    let warm_up = (p.stages - 1 - p.stage).min(p.microbatches);
-    let mut out = vec![];
-    (0..warm_up).for_each(|mb| p.forward(mb, &mut out));
-    for mb in warm_up..p.microbatches {
-        p.forward(mb, &mut out);
-        p.backward(mb - warm_up, &mut out);
+/// A list in the making.
+struct List {
+    pipe: Pipe,
+    /// Backward is split, and weight gradients wait.
+    split: bool,
+    steps: Vec<Step>,
+    waiting: std::collections::VecDeque<(usize, usize)>,
+}
+
+impl List {
+    fn forward(&mut self, (chunk, mb): (usize, usize)) {
+        let ring = self.pipe.ring();
+        if let Neighbour::Stage { .. } = ring.before(self.pipe.stage, chunk) {
+            self.steps.push(RecvForward { chunk, mb });
+        }
+        self.steps.push(Forward { chunk, mb });
+        if let Neighbour::Stage { .. } = ring.after(self.pipe.stage, chunk) {
+            self.steps.push(SendForward { chunk, mb });
+        }
     }
-    (p.microbatches - warm_up..p.microbatches).for_each(|mb| p.backward(mb, &mut out));
-    out
+
+    /// Backwards visit the chunks in the opposite order.
+    fn backward(&mut self, (chunk, mb): (usize, usize)) {
+        let (ring, chunk) = (self.pipe.ring(), self.pipe.chunks - 1 - chunk);
+        if let Neighbour::Stage { .. } = ring.after(self.pipe.stage, chunk) {
+            self.steps.push(RecvBackward { chunk, mb });
+        }
+        if self.split {
+            self.steps.push(BackwardInput { chunk, mb });
+            self.waiting.push_back((chunk, mb));
+        } else {
+            self.steps.push(Backward { chunk, mb });
+        }
+        if let Neighbour::Stage { .. } = ring.before(self.pipe.stage, chunk) {
+            self.steps.push(SendBackward { chunk, mb });
+        }
+    }
+
+    fn weight(&mut self) {
+        if let Some((chunk, mb)) = self.waiting.pop_front() {
+            self.steps.push(BackwardWeight { chunk, mb });
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Checks what every stage list must hold: each micro-batch forward once, backward once and later; gives the peak
-    /// of live micro-batches.
-    fn peak(steps: &[Step], microbatches: usize) -> usize {
-        let (mut fwd, mut bwd, mut live, mut peak) = (vec![0; microbatches], vec![0; microbatches], 0usize, 0);
-        for s in steps {
-            match *s {
-                Forward { mb, .. } => {
-                    fwd[mb] += 1;
-                    live += 1;
-                    peak = peak.max(live);
-                }
-                Backward { mb, .. } => {
-                    assert_eq!(fwd[mb], 1, "backward of {mb} before its forward");
-                    bwd[mb] += 1;
-                    live -= 1;
-                }
-                _ => {}
-            }
-        }
-        assert!(fwd.iter().chain(&bwd).all(|&n| n == 1));
-        peak
-    }
-
-    #[test]
-    fn each_microbatch_once_and_the_known_peaks() {
-        for stages in 1..6 {
-            for stage in 0..stages {
-                for microbatches in 1..9 {
-                    let p = Pipe { stage, stages, microbatches };
-                    assert_eq!(peak(&gpipe(&p), microbatches), microbatches);
-                    assert_eq!(peak(&one_f_one_b(&p), microbatches), (stages - stage).min(microbatches));
-                }
-            }
-        }
+    fn pipe(stage: usize, stages: usize, chunks: usize, microbatches: usize) -> Pipe {
+        Pipe { stage, stages, chunks, microbatches, group: stages }
     }
 
     #[test]
     fn one_stage_alternates() {
-        let p = Pipe { stage: 0, stages: 1, microbatches: 2 };
         let f = |mb| Forward { chunk: 0, mb };
         let b = |mb| Backward { chunk: 0, mb };
-        assert_eq!(one_f_one_b(&p), [f(0), b(0), f(1), b(1)]);
+        assert_eq!(schedule(Kind::OneFOneB, &pipe(0, 1, 1, 2)).unwrap(), [f(0), b(0), f(1), b(1)]);
+        assert_eq!(schedule(Kind::OneFOneB, &pipe(0, 1, 1, 0)).unwrap(), []);
+    }
+
+    /// Order of Megatron's schedule table for 2 stages, 2 chunks, 4 micro-batches, groups of 2.
+    #[test]
+    fn interleaved_order_is_megatrons() {
+        let steps = schedule(Kind::Interleaved, &pipe(1, 2, 2, 4)).unwrap();
+        let forwards: Vec<_> = steps.iter().filter(|s| matches!(s, Forward { .. })).map(Step::place).collect();
+        let backwards: Vec<_> = steps.iter().filter(|s| matches!(s, Backward { .. })).map(Step::place).collect();
+        assert_eq!(forwards, [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (1, 2), (1, 3)]);
+        assert_eq!(backwards, [(1, 0), (1, 1), (0, 0), (0, 1), (1, 2), (1, 3), (0, 2), (0, 3)]);
+        // Warm-up of the last stage: (chunks - 1) * group = 2 forwards, then one of each.
+        let work: String = steps
+            .iter()
+            .filter(|s| s.computes())
+            .map(|s| if matches!(s, Forward { .. }) { 'F' } else { 'B' })
+            .collect();
+        assert_eq!(work, "FFFBFBFBFBFBFBBB");
+    }
+
+    #[test]
+    fn impossible_schedules_say_why() {
+        let why = |kind, p: Pipe| schedule(kind, &p).unwrap_err().to_string();
+        assert!(why(Kind::ZbH1, pipe(0, 2, 2, 4)).contains("zb-h1 runs one chunk a stage, not 2"));
+        assert!(why(Kind::Interleaved, pipe(0, 4, 2, 6)).contains("a last group of 2, smaller than the 4"));
+        assert!(why(Kind::OneFOneB, pipe(2, 2, 1, 6)).contains("stage: 2, stages: 2"));
+        assert!(schedule(Kind::Interleaved, &Pipe { group: 6, ..pipe(0, 4, 2, 10) }).is_ok(), "6 + 4");
     }
 }

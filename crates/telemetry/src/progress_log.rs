@@ -13,7 +13,7 @@ use crate::timestamp::Timestamp;
 /// Longest file that is read back; a line has some 200 bytes, so this holds a quarter of a million saves.
 const LIMIT: u64 = 64 << 20;
 
-/// The appender of one job, on rank 0.
+/// The appender of one job, on the one rank that logs.
 #[derive(Debug)]
 pub struct ProgressLog {
     path: PathBuf,

@@ -80,12 +80,12 @@ impl Sinks {
         out
     }
 
-    /// An iteration is done. `scalars` are its TensorBoard points.
+    /// An iteration is done. `scalars` are its TensorBoard points; none between `--tensorboard-log-interval`s.
     pub fn step(&mut self, s: &StepMetrics, scalars: &[Scalar]) -> Result<(), SinkError> {
         if let Some(report) = &mut self.report {
             report.step(s)?;
         }
-        if let Some(wandb) = &mut self.wandb {
+        if let Some(wandb) = self.wandb.as_mut().filter(|_| !scalars.is_empty()) {
             wandb.scalars(scalars, s.iteration, s.consumed_samples)?;
         }
         if let Some(endpoint) = &mut self.endpoint {

@@ -126,6 +126,33 @@ fn pre_09_sentences_are_split_in_one_run() {
     assert!(e.contains("--partitions"), "{e}");
 }
 
+/// PRE-15: no library of an accelerator is loaded, whether the machine has one or not.
+#[cfg(target_os = "linux")]
+#[test]
+fn pre_15_no_accelerator_library_is_loaded() {
+    let f = Folder::new("pre15");
+    preprocess(&f.args(&f.write("a.jsonl", "{\"text\": \"1\"}\n")), &Options::default()).unwrap();
+    let loaded = std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(loaded.contains("libc."), "the list names libraries");
+    for library in ["libcuda", "libcudart", "libnccl", "libascendcl", "libhccl", "libpython", "libtorch"] {
+        assert!(!loaded.contains(library), "{library}");
+    }
+}
+
+/// PRE-12: the longest texts a tokenizer of `.model` files meets are encoded by parts; memory is bounded by the gate.
+#[test]
+fn pre_12_a_huge_line_for_sentencepiece() {
+    let f = Folder::new("pre12-spm");
+    let mut args = f.args(
+        &f.write("a.jsonl", format!("{{\"text\": \"{}\"}}\n{{\"text\": \"end\"}}\n", "hello world ".repeat(200_000))),
+    );
+    args.tokenizer.tokenizer_type = "Llama2Tokenizer".into();
+    args.tokenizer.tokenizer_model = Some(golden("spm/llama.model"));
+    let (summary, _) = preprocess(&args, &Options::default()).unwrap();
+    assert_eq!(summary.documents, 2);
+    assert!(summary.keys[0].longest > 400_000, "{summary:?}");
+}
+
 /// DAT-04: merged, documents and their index are those of the joined text, empty documents included.
 #[test]
 fn dat_04_merging_equals_preprocessing_the_joined_text() {

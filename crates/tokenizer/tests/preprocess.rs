@@ -3,67 +3,17 @@
 
 #![allow(clippy::unwrap_used)] // a panic is how a test reports
 
+mod common;
+
+use common::{Folder, golden};
+use ferrotron_tokenizer::TokenDType;
 use ferrotron_tokenizer::preprocess::{DocumentSink, OutputPlan, PreprocessArgs, SinkError, Summary, run};
-use ferrotron_tokenizer::{TokenDType, TokenizerSpec};
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
-
-/// A new folder, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("ferrotron-preprocess-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, bytes).unwrap();
-        path.display().to_string()
-    }
-
-    fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> =
-            fs::read_dir(&self.0).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-
-    fn dataset(&self, key: &str) -> Dataset {
-        Dataset::read(&self.0.join(format!("out_{key}_document")))
-    }
-
-    /// NullTokenizer with ids 0..=100 on one input.
-    fn args(&self, input: &str) -> PreprocessArgs {
-        PreprocessArgs {
-            input: vec![input.into()],
-            json_keys: vec!["text".into()],
-            tokenizer: TokenizerSpec {
-                tokenizer_type: "NullTokenizer".into(),
-                vocab_size: Some(100),
-                ..Default::default()
-            },
-            output_prefix: self.0.join("out"),
-            append_eod: false,
-            prepend_bos: false,
-            workers: 2,
-            log_interval: 1000,
-            skip_bad: 0,
-        }
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).unwrap();
-    }
-}
 
 /// Collects documents and writes both files at the end.
 struct FileSink {
@@ -106,47 +56,6 @@ impl DocumentSink for FileSink {
     }
 }
 
-/// Files of one dataset, and what they hold.
-#[derive(Debug, PartialEq)]
-struct Dataset {
-    bin: Vec<u8>,
-    idx: Vec<u8>,
-}
-
-impl Dataset {
-    fn read(prefix: &Path) -> Dataset {
-        let read = |suffix: &str| fs::read(format!("{}.{suffix}", prefix.display())).unwrap();
-        Dataset { bin: read("bin"), idx: read("idx") }
-    }
-
-    fn u64(&self, at: usize) -> usize {
-        u64::from_le_bytes(self.idx[at..at + 8].try_into().unwrap()) as usize
-    }
-
-    fn width(&self) -> usize {
-        if self.idx[17] == 8 { 2 } else { 4 }
-    }
-
-    /// Ids of each sequence.
-    fn sequences(&self) -> Vec<Vec<u32>> {
-        let count = self.u64(18);
-        let mut bytes = self.bin.chunks_exact(self.width());
-        (0..count)
-            .map(|i| {
-                let length = u32::from_le_bytes(self.idx[34 + 4 * i..38 + 4 * i].try_into().unwrap());
-                let id = |b: &[u8]| b.iter().rev().fold(0u32, |id, &b| id << 8 | u32::from(b));
-                (0..length).map(|_| id(bytes.next().unwrap())).collect()
-            })
-            .collect()
-    }
-
-    /// Sequences up to the end of each document.
-    fn documents(&self) -> Vec<usize> {
-        let start = 34 + 12 * self.u64(18);
-        (0..self.u64(26)).map(|d| self.u64(start + 8 * d)).collect()
-    }
-}
-
 fn preprocess(args: &PreprocessArgs) -> Result<(Summary, String), String> {
     let mut out = Vec::new();
     let summary = run(
@@ -157,10 +66,6 @@ fn preprocess(args: &PreprocessArgs) -> Result<(Summary, String), String> {
     summary.map(|s| (s, String::from_utf8(out).unwrap())).map_err(|e| e.to_string())
 }
 
-fn golden(name: &str) -> String {
-    format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"))
-}
-
 #[test]
 fn documents_become_sequences() {
     let f = Folder::new("plain");
@@ -169,7 +74,7 @@ fn documents_become_sequences() {
         "{\"text\": \"1 2\"}\n\n{\"id\": 7, \"text\": \"3\"}\n{\"text\": \"\"}\n{\"text\": \"100 0\"}",
     ));
     let (summary, log) = preprocess(&PreprocessArgs { append_eod: true, ..args }).unwrap();
-    let d = f.dataset("text");
+    let d = f.dataset("out_text_document");
     assert_eq!(d.sequences(), [vec![1, 2, 100], vec![3, 100], vec![100, 0, 100]]);
     assert_eq!(d.documents(), [0, 1, 2, 2, 3], "the empty document has no sequence");
     assert_eq!((summary.documents, summary.blank_lines, summary.dropped, summary.bytes), (4, 1, 0, 70));
@@ -190,7 +95,7 @@ fn lists_of_sentences_are_sequences_of_one_document() {
         "{\"text\": [\"1 2\", \"\", \"3\"]}\n{\"text\": [\"\"]}\n{\"text\": []}\n{\"text\": [\"4\"]}\n",
     ));
     preprocess(&PreprocessArgs { append_eod: true, ..args }).unwrap();
-    let d = f.dataset("text");
+    let d = f.dataset("out_text_document");
     assert_eq!(d.sequences(), [vec![1, 2], vec![3, 100], vec![4, 100]]);
     assert_eq!(d.documents(), [0, 2, 2, 2, 3]);
 }
@@ -202,8 +107,8 @@ fn the_type_follows_the_vocabulary() {
     for (vocab, code) in [(65_498, 8), (65_499, 4)] {
         args.tokenizer.vocab_size = Some(vocab);
         preprocess(&args).unwrap();
-        assert_eq!(f.dataset("text").idx[17], code, "{vocab}");
-        assert_eq!(f.dataset("text").sequences(), [[1, 65_498]]);
+        assert_eq!(f.dataset("out_text_document").idx[17], code, "{vocab}");
+        assert_eq!(f.dataset("out_text_document").sequences(), [[1, 65_498]]);
     }
 }
 
@@ -231,7 +136,7 @@ fn pre_03_a_malformed_line_stops_or_is_set_aside() {
 
     let (summary, log) = preprocess(&PreprocessArgs { skip_bad: 2, ..args }).unwrap();
     assert_eq!((summary.documents, summary.dropped), (2, 2));
-    assert_eq!(f.dataset("text").sequences(), [[1], [4]]);
+    assert_eq!(f.dataset("out_text_document").sequences(), [[1], [4]]);
     assert_eq!(fs::read(f.0.join("out.bad.jsonl")).unwrap(), b"{\"text\":\"2\"}{\"text\":\"3\"}\n{\"text\":\"x\"}\n");
     assert!(log.contains("warning: skipped") && log.contains("2 bad lines dropped"), "{log}");
     assert_eq!(f.names().len(), 4);
@@ -241,11 +146,11 @@ fn pre_03_a_malformed_line_stops_or_is_set_aside() {
 fn pre_04_byte_order_mark_and_crlf_change_nothing() {
     let f = Folder::new("pre04");
     preprocess(&f.args(&f.write("plain.jsonl", "{\"text\":\"1 2\"}\n{\"text\":\"3\"}\n"))).unwrap();
-    let plain = f.dataset("text");
+    let plain = f.dataset("out_text_document");
     assert_eq!(plain.sequences(), [vec![1, 2], vec![3]]);
     let marked = f.write("d.jsonl", "\u{feff}{\"text\":\"1 2\"}\r\n{\"text\":\"3\"}\r\n");
     preprocess(&f.args(&marked)).unwrap();
-    assert_eq!(f.dataset("text"), plain);
+    assert_eq!(f.dataset("out_text_document"), plain);
     let joined = f.write("e.jsonl", "{\"text\":\"1 2\"}\n\u{feff}{\"text\":\"3\"}\n");
     let e = preprocess(&f.args(&joined)).unwrap_err();
     assert!(e.contains("e.jsonl:2:1: a UTF-8 byte order mark inside the file"), "{e}");
@@ -257,12 +162,15 @@ fn pre_08_every_key_is_complete_and_no_records_are_valid() {
     let mut args = f.args(&f.write("f.jsonl", "{\"text\":\"1 2\",\"title\":\"3\"}\n"));
     args.json_keys = vec!["text".into(), "title".into()];
     preprocess(&args).unwrap();
-    assert_eq!(f.dataset("text").sequences(), [[1, 2]]);
-    assert_eq!(f.dataset("title").sequences(), [[3]]);
+    assert_eq!(f.dataset("out_text_document").sequences(), [[1, 2]]);
+    assert_eq!(f.dataset("out_title_document").sequences(), [[3]]);
 
     let (_, log) = preprocess(&f.args(&f.write("none.jsonl", ""))).unwrap();
     assert!(log.contains("warning: the input has no documents"), "{log}");
-    assert_eq!((f.dataset("text").sequences().len(), f.dataset("text").documents()), (0, vec![0]));
+    assert_eq!(
+        (f.dataset("out_text_document").sequences().len(), f.dataset("out_text_document").documents()),
+        (0, vec![0])
+    );
 }
 
 /// A line far over what may be in flight, among small ones: no dead-lock, and order kept.
@@ -279,7 +187,7 @@ fn pre_12_a_huge_line_passes_the_gate() {
     args.workers = 4;
     let (summary, _) = preprocess(&args).unwrap();
     assert_eq!((summary.documents, summary.keys[0].longest), (200, (26 << 20) + 3));
-    for (i, s) in f.dataset("text").sequences().iter().enumerate() {
+    for (i, s) in f.dataset("out_text_document").sequences().iter().enumerate() {
         let digits: Vec<u32> = format!("{i:03}").bytes().map(u32::from).collect();
         assert_eq!(s[..3], digits);
     }
@@ -316,7 +224,7 @@ fn pre_13_workers_do_not_change_the_bytes() {
         assert_eq!((summary.documents, summary.dropped), (2994, 6));
         assert!(summary.keys[0].tokens > 30_000 && summary.keys[0].empty > 0, "{summary:?}");
         let bad = fs::read(f.0.join("out.bad.jsonl")).unwrap();
-        let all = (f.dataset("text"), f.dataset("title"), bad);
+        let all = (f.dataset("out_text_document"), f.dataset("out_title_document"), bad);
         match &first {
             None => first = Some(all),
             Some(first) => assert!(*first == all, "{workers} workers"),
@@ -336,14 +244,14 @@ fn pre_14_the_end_token_is_the_models() {
     args.tokenizer.tokenizer_type = "HuggingFaceTokenizer".into();
     args.tokenizer.tokenizer_model = Some(golden("fallback"));
     preprocess(&args).unwrap();
-    let ids = f.dataset("text").sequences().remove(0);
+    let ids = f.dataset("out_text_document").sequences().remove(0);
     assert_eq!((ids[0], ids[ids.len() - 1]), (1, 2), "<s> from the post-processor, </s> from --append-eod");
 
     let e = preprocess(&PreprocessArgs { prepend_bos: true, ..args.clone() }).unwrap_err();
     assert!(e.contains("--prepend-bos") && e.contains("twice"), "{e}");
     args.tokenizer.hf_no_include_special_tokens = true;
     preprocess(&PreprocessArgs { prepend_bos: true, ..args.clone() }).unwrap();
-    assert_eq!(f.dataset("text").sequences()[0], ids);
+    assert_eq!(f.dataset("out_text_document").sequences()[0], ids);
 
     // The same tokenizer without its side files has no end token.
     let bare = f.write("tokenizer.json", fs::read(golden("fallback/tokenizer.json")).unwrap());
@@ -352,7 +260,7 @@ fn pre_14_the_end_token_is_the_models() {
     assert!(e.contains("no end-of-document token, which --append-eod needs; pass --eod-token"), "{e}");
     args.tokenizer.eod_token = Some("</s>".into());
     preprocess(&args).unwrap();
-    assert!(f.dataset("text").sequences()[0].ends_with(&[2]));
+    assert!(f.dataset("out_text_document").sequences()[0].ends_with(&[2]));
     args.prepend_bos = true;
     assert!(preprocess(&args).unwrap_err().contains("no beginning-of-sequence token"));
 }
@@ -388,7 +296,7 @@ fn inputs_are_files_folders_and_patterns() {
         (vec![path("sub/?.txt"), path("*.jsonl")], vec![3, 4]),
     ] {
         preprocess(&PreprocessArgs { input: inputs.clone(), ..f.args("") }).unwrap();
-        assert_eq!(f.dataset("text").sequences().concat(), want, "{inputs:?}");
+        assert_eq!(f.dataset("out_text_document").sequences().concat(), want, "{inputs:?}");
     }
     for (input, wanted) in [
         (path("none.jsonl"), "none.jsonl: No such file"),
@@ -447,7 +355,7 @@ fn a_full_disk_leaves_the_earlier_files_as_they_were() {
     let f = Folder::new("full");
     let args = f.args(&f.write("a.jsonl", "{\"text\": \"1\"}\n".repeat(50)));
     preprocess(&args).unwrap();
-    let (before, names) = (f.dataset("text"), f.names());
+    let (before, names) = (f.dataset("out_text_document"), f.names());
     for documents in [10, 1000] {
         let left = Rc::new(Cell::new(documents));
         let mut open = |plan: &OutputPlan| -> Result<Box<dyn DocumentSink>, SinkError> {
@@ -457,7 +365,7 @@ fn a_full_disk_leaves_the_earlier_files_as_they_were() {
         let e = run(&args, &mut open, &mut Vec::new()).unwrap_err().to_string();
         assert!(e.contains("cannot write") && e.contains("No space left on device"), "{e}");
         assert_eq!(f.names(), names);
-        assert_eq!(f.dataset("text"), before);
+        assert_eq!(f.dataset("out_text_document"), before);
     }
 }
 
@@ -498,7 +406,7 @@ proptest! {
             None => prop_assert_eq!(result.unwrap().0.dropped, 0),
         }
         let (summary, _) = preprocess(&PreprocessArgs { skip_bad: 100, ..f.args(&input) }).unwrap();
-        prop_assert_eq!(f.dataset("text").sequences(), kept);
+        prop_assert_eq!(f.dataset("out_text_document").sequences(), kept);
         let bad = lines.iter().filter(|l| !blank(l) && good(l).is_none()).count();
         prop_assert_eq!(summary.dropped, bad as u64);
     }

@@ -38,6 +38,16 @@ impl BatchSource {
         BatchSource { per_token, ..self }
     }
 
+    /// Samples in the set.
+    pub fn len(&self) -> usize {
+        self.dataset.len()
+    }
+
+    /// True when there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// This rank's micro-batches of the global batch that begins after `consumed` samples.
     pub fn global_batch(&mut self, consumed: u64, micro_batches: u64) -> Result<Vec<MicroHost>> {
         let step = self.sampler.samples_per_step();

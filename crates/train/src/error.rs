@@ -36,6 +36,9 @@ pub enum Error {
     /// A metrics file.
     #[error(transparent)]
     Metrics(#[from] ferrotron_telemetry::MetricsFileError),
+    /// The report, the metrics port or the run folder.
+    #[error(transparent)]
+    Sink(#[from] ferrotron_telemetry::SinkError),
     /// Standard output is gone.
     #[error("cannot write the log: {0}")]
     Log(#[from] std::io::Error),

@@ -16,14 +16,18 @@ pub enum EvalSet {
 }
 
 impl Trainer {
-    /// Mean loss over `--eval-iters` batches of a set: the sum over tokens that count, divided by their number.
+    /// Mean loss over `--eval-iters` batches of a set (with `--full-validation`, all whole batches of the validation set,
+    /// from its start): the sum over tokens that count, divided by their number.
     /// `None` when the set is empty or evaluation is off.
     pub fn evaluate(&mut self, set: EvalSet) -> Result<Option<f64>> {
-        let iters = self.config.eval.iters;
+        let mut iters = self.config.eval.iters;
         let (source, mut consumed) = match set {
             EvalSet::Valid => (self.data.valid.take(), self.progress.consumed_valid_samples),
             EvalSet::Test => (self.data.test.take(), 0),
         };
+        if let Some(whole) = source.as_ref().filter(|_| self.config.eval.full_validation && set == EvalSet::Valid) {
+            (iters, consumed) = ((whole.len() / self.config.eval.global_batch_size) as u64, 0);
+        }
         let Some(mut source) = source.filter(|_| iters > 0) else { return Ok(None) };
         self.world.at.enter(Phase::Evaluate);
         self.cx.training = false;

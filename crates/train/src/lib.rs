@@ -8,6 +8,7 @@ pub mod bridge;
 pub mod error;
 pub mod evaluate;
 pub mod generate;
+pub mod lr_table;
 pub mod progress;
 pub mod report;
 pub mod run;
@@ -20,6 +21,7 @@ pub mod world;
 
 pub use error::{Error, Result};
 pub use generate::{Sampling, generate};
+pub use lr_table::lr_table;
 pub use progress::Progress;
 pub use run::{Ending, Rank, pretrain};
 pub use signals::Signals;

@@ -19,6 +19,8 @@ pub struct Progress {
     pub skipped_samples: u64,
     /// Updates applied: Adam's step number.
     pub updates: u64,
+    /// Floating-point operations of all iterations, over all devices.
+    pub flops: f64,
     /// Sums since the last log line.
     pub interval: IntervalStats,
 }
@@ -34,6 +36,7 @@ pub fn to_json(p: &Progress, scheduler: &ParamScheduler, scaler: &LossScaler) ->
         "consumed_valid_samples": p.consumed_valid_samples,
         "skipped_samples": p.skipped_samples,
         "updates": p.updates,
+        "flops": bits(p.flops),
         "interval": { "losses": losses, "advanced": i.advanced, "skipped": i.skipped, "nan": i.nan },
         "scheduler": {
             "max_lr": bits(s.max_lr),
@@ -119,6 +122,8 @@ pub fn counters(common: &ferrotron_checkpoint::Common) -> Result<Progress> {
         consumed_valid_samples: f.count("consumed_valid_samples")?,
         skipped_samples: f.count("skipped_samples")?,
         updates: f.count("updates")?,
+        // Checkpoints of earlier versions do not have it.
+        flops: if f.value("flops").is_null() { 0.0 } else { f.bits("flops")? },
         interval: IntervalStats::from_state(&interval),
     })
 }
@@ -157,4 +162,33 @@ pub fn loss_scaler(common: &ferrotron_checkpoint::Common) -> Result<Option<LossS
         growth_tracker: s.count("growth_tracker")?,
         hysteresis_tracker: hysteresis.ok_or_else(|| s.bad("hysteresis_tracker", "a whole number"))?,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferrotron_checkpoint::{Common, WorldLayout};
+
+    #[test]
+    fn checkpoints_without_operations_still_load() {
+        let layout = WorldLayout {
+            world_size: 1,
+            tensor_model_parallel_size: 1,
+            pipeline_model_parallel_size: 1,
+            context_parallel_size: 1,
+            expert_model_parallel_size: 1,
+            data_parallel_size: 1,
+        };
+        let interval = json!({"losses": [], "advanced": 0, "skipped": 0, "nan": 0});
+        let state = json!({"interval": interval, "consumed_valid_samples": 3, "skipped_samples": 0, "updates": 7});
+        let state = state.as_object().cloned().unwrap_or_default();
+        let mut common = Common { iteration: 7, consumed_samples: 28, layout, arguments: Map::new(), state };
+        let read = counters(&common).expect("an older checkpoint");
+        assert_eq!((read.updates, read.flops), (7, 0.0));
+        common.state.insert("flops".into(), json!(1.5e18f64.to_bits()));
+        assert_eq!(counters(&common).expect("a checkpoint").flops, 1.5e18);
+        common.state.insert("flops".into(), json!("many"));
+        let e = counters(&common).expect_err("damaged").to_string();
+        assert!(e.contains("flops should be a whole number"), "{e}");
+    }
 }

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use ferrotron_config::{Environment, Resolved};
-use ferrotron_telemetry::Timestamp;
 use ferrotron_telemetry::lines::{self, EvaluationPoint, Event, ModelParallelRank};
+use ferrotron_telemetry::{ProfileWindow, RunState, Timestamp};
 
 use crate::evaluate::EvalSet;
 use crate::report::Reporter;
 use crate::save_load::Loaded;
 use crate::signals::{Asked, Signals};
-use crate::step::Leave;
+use crate::step::{Leave, StepReport};
 use crate::{Result, Trainer, World};
 
 /// How a run that did not fail ended.
@@ -25,6 +25,9 @@ pub enum Ending {
     /// A signal, without a save: leave with 128 + its number.
     Signal(i32),
 }
+
+/// Level of a timer that is a scope of `--profile`'s trace and never a line of the log.
+const TRACE_ONLY: u8 = u8::MAX;
 
 /// Name of our format in Megatron's "saving checkpoint" line.
 const FORMAT: &str = "ferrotron";
@@ -48,47 +51,88 @@ pub fn pretrain(rank: Rank<'_>, out: &mut dyn Write) -> Result<Ending> {
     let logs = rank.world.logs();
     let mut nowhere = std::io::sink();
     let out: &mut dyn Write = if logs { out } else { &mut nowhere };
-    let mut t = Trainer::new(rank.resolved, rank.env, rank.world, rank.local_ranks)?;
-    let mut log = Reporter::new(out, &t.config, t.model.vocab, logs)?;
+    let mut t = Trainer::new(rank.resolved, rank.env, rank.world.clone(), rank.local_ranks)?;
+    let mut log = Reporter::new(out, rank.resolved, t.model.vocab, logs)?;
+    let ended = train(&rank, &mut t, &mut log);
+    let state = match &ended {
+        Ok(Ending::Finished | Ending::Early) => RunState::Finished,
+        Ok(Ending::Signal(signal)) => RunState::Failed(format!("stopped by signal {signal}")),
+        Err(e) => RunState::Failed(e.to_string()),
+    };
+    // Every writer has its last word before the first error is told.
+    let traced = t.timers.finish_trace();
+    let told = log.finish(&state);
+    let ending = ended?;
+    traced?;
+    told?;
+    Ok(ending)
+}
+
+fn train(rank: &Rank<'_>, t: &mut Trainer, log: &mut Reporter<'_>) -> Result<Ending> {
     let (tp, pp) = (&t.cx.groups.tp, &t.cx.groups.pp);
     log.line(lines::parameter_count(tp.rank(), pp.rank(), t.cx.params.table().numel() as u64))?;
     for notice in std::mem::take(&mut t.notices) {
-        log.line(format!("note: {notice}"))?;
+        log.line(notice)?;
     }
-    load(&mut t, &mut log)?;
+    load(t, log)?;
     let timeout = t.config.parallel.timeout_seconds_after_init;
     t.world.fabric.set_timeout(std::time::Duration::from_secs(timeout));
+    log.start_progress(t, rank.env)?;
     log.event(Event::ModelBuilt)?;
     log.event(Event::DataBuilt)?;
 
     let mut saved_at = None;
+    let profile = profile(t);
     if !t.config.train.skip_train {
         log.event(Event::TrainingStarts)?;
         while t.progress.iteration < t.train_iters {
+            if t.skips_next() {
+                t.skip()?;
+                continue;
+            }
             let began = Instant::now();
-            let report = t.step(wish(&t, &log, &rank.signals))?;
-            log.step(&mut t, &report, began.elapsed().as_secs_f64())?;
+            let report = step(t, wish(t, log, &rank.signals), profile.as_ref())?;
+            log.step(t, &report, began.elapsed().as_secs_f64())?;
 
             if due(t.progress.iteration, t.config.eval.interval)
                 && t.config.eval.start_at_iter.is_none_or(|n| t.progress.iteration >= n)
             {
                 let point = EvaluationPoint::During(t.progress.iteration);
-                evaluate(&mut t, &mut log, EvalSet::Valid, point)?;
+                evaluate(t, log, EvalSet::Valid, point)?;
             }
             if due(t.progress.iteration, t.config.checkpoint.save_interval) {
-                save(&t, &mut log, &mut saved_at)?;
+                save(t, log, &mut saved_at)?;
             }
-            if let Some(ending) = leave_early(&t, &mut log, report.leave, &rank.signals, &mut saved_at)? {
+            if let Some(ending) = leave_early(t, log, report.leave, &rank.signals, &mut saved_at)? {
                 return Ok(ending);
             }
         }
         log.event(Event::TrainingDone)?;
-        save(&t, &mut log, &mut saved_at)?;
+        save(t, log, &mut saved_at)?;
     }
     let n = t.progress.iteration;
-    evaluate(&mut t, &mut log, EvalSet::Valid, EvaluationPoint::FinalValidation(n))?;
-    evaluate(&mut t, &mut log, EvalSet::Test, EvaluationPoint::FinalTest(n))?;
+    evaluate(t, log, EvalSet::Valid, EvaluationPoint::FinalValidation(n))?;
+    evaluate(t, log, EvalSet::Test, EvaluationPoint::FinalTest(n))?;
     Ok(Ending::Finished)
+}
+
+/// The iterations that this rank traces, if it is one of `--profile-ranks`.
+fn profile(t: &Trainer) -> Option<ProfileWindow> {
+    let p = t.config.log.profile.as_ref()?;
+    ProfileWindow::of_rank(p.start, p.end, &p.ranks, t.world.rank(), &p.folder)
+}
+
+/// A step, as one scope of the trace while this rank is traced.
+fn step(t: &mut Trainer, leave: Leave, profile: Option<&ProfileWindow>) -> Result<StepReport> {
+    let iteration = t.progress.iteration;
+    if let Some(window) = profile {
+        window.before(iteration, &mut t.timers)?;
+    }
+    let report = t.step(leave)?;
+    if let Some(window) = profile {
+        window.after(iteration, &mut t.timers)?;
+    }
+    Ok(report)
 }
 
 /// Place of this rank in the model, as Megatron's checkpoint lines print it.
@@ -125,20 +169,25 @@ fn load(t: &mut Trainer, log: &mut Reporter<'_>) -> Result<()> {
 }
 
 /// Saves below `--save`, unless this iteration is saved already or nothing was trained.
-fn save(t: &Trainer, log: &mut Reporter<'_>, saved_at: &mut Option<u64>) -> Result<()> {
-    let Some(root) = &t.config.checkpoint.save else { return Ok(()) };
+fn save(t: &mut Trainer, log: &mut Reporter<'_>, saved_at: &mut Option<u64>) -> Result<()> {
+    let Some(root) = t.config.checkpoint.save.clone() else { return Ok(()) };
     let n = t.progress.iteration;
     if n == 0 || *saved_at == Some(n) {
         return Ok(());
     }
-    log.line(lines::saving_checkpoint(Timestamp::now(), n, root, FORMAT))?;
-    t.save(root)?;
+    log.line(lines::saving_checkpoint(Timestamp::now(), n, &root, FORMAT))?;
+    t.timers.start("save-checkpoint", TRACE_ONLY);
+    t.save(&root)?;
+    t.timers.stop("save-checkpoint");
     *saved_at = Some(n);
-    log.line(lines::saved_checkpoint(Timestamp::now(), n, root, place(t)))
+    log.saved(t, &root, place(t))
 }
 
 fn evaluate(t: &mut Trainer, log: &mut Reporter<'_>, set: EvalSet, point: EvaluationPoint) -> Result<()> {
-    match t.evaluate(set)? {
+    t.timers.start("eval-time", TRACE_ONLY);
+    let loss = t.evaluate(set)?;
+    t.timers.stop("eval-time");
+    match loss {
         Some(loss) => log.evaluation(t, point, loss),
         None => Ok(()),
     }
@@ -147,7 +196,7 @@ fn evaluate(t: &mut Trainer, log: &mut Reporter<'_>, set: EvalSet, point: Evalua
 /// The exits of Megatron's `checkpoint_and_decide_exit`, in its order. All ranks come to the same answer: wishes were
 /// summed over them in the step.
 fn leave_early(
-    t: &Trainer,
+    t: &mut Trainer,
     log: &mut Reporter<'_>,
     leave: Leave,
     signals: &Signals,

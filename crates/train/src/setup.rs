@@ -5,15 +5,16 @@ use std::sync::Arc;
 use ferrotron_backends::{CpuConfig, select};
 use ferrotron_config::settings::{self, Config, DeviceKind};
 use ferrotron_config::{Environment, Resolved};
-use ferrotron_data::{Datasets, Order, Sampler, SplitDataset, build_datasets};
+use ferrotron_data::{Datasets, Order, Sampler, SplitDataset, build_datasets, data_table};
 use ferrotron_device::Device;
 use ferrotron_executor::{Chunk, Edges, Stage};
 use ferrotron_models::{ModelConfig, build};
 use ferrotron_nn::{Builder, Head};
 use ferrotron_optim::{MicrobatchCalculator, Optimizer, ParamScheduler};
 use ferrotron_runtime::{Ctx, CtxOptions, ParamStore, ParamTable, StoreOptions, SyncOptions};
+use ferrotron_schedule::{ChunkPlan, Ring, chunks_of_stage};
 use ferrotron_telemetry::Timers;
-use ferrotron_tokenizer::Tokenizer;
+use ferrotron_tokenizer::{TikTokenOptions, Tokenizer};
 
 use crate::batch::BatchSource;
 use crate::trainer::Sources;
@@ -49,19 +50,25 @@ pub fn open_device(c: &Config, env: &Environment, local_ranks: usize) -> Result<
 
 /// The tokenizer and the padded vocabulary.
 pub fn tokenizer(c: &Config) -> Result<(Arc<dyn Tokenizer>, usize)> {
-    let tokenizer = ferrotron_tokenizer::build(&bridge::tokenizer_spec(c))?;
+    let t = &c.data.tokenizer;
+    let tiktoken = TikTokenOptions {
+        pattern: t.tiktoken_pattern.clone(),
+        num_special_tokens: usize::try_from(t.tiktoken_num_special_tokens).unwrap_or(usize::MAX),
+    };
+    let tokenizer = ferrotron_tokenizer::build_with(&bridge::tokenizer_spec(c), &tiktoken)?;
     let size = c.model.vocab.vocab_size.unwrap_or(0).max(tokenizer.vocab_size());
     let padded = c.model.vocab.padded(size, c.parallel.tp).map_err(Error::Setting)?;
     Ok((tokenizer, padded))
 }
 
-/// Blocks of a pipeline stage: an even share.
-fn blocks_of_stage(layers: usize, stage: usize, stages: usize) -> Result<std::ops::Range<usize>> {
-    if !layers.is_multiple_of(stages) {
-        return Err(Error::Setting(format!("{layers} layers do not divide over {stages} pipeline stages")));
+/// What the chunks of a stage hold.
+fn chunks(c: &Config, layers: usize, stage: usize, stages: usize) -> Result<Vec<ChunkPlan>> {
+    let counts = &c.parallel.stage_layers;
+    if counts.iter().sum::<usize>() != layers || !counts.len().is_multiple_of(stages) {
+        let what = format!("{layers} layers, and stages of {counts:?} layers for {stages} pipeline stages");
+        return Err(Error::Setting(format!("the division of layers is of another model: {what}")));
     }
-    let n = layers / stages;
-    Ok(stage * n..(stage + 1) * n)
+    Ok(chunks_of_stage(counts, stages, stage))
 }
 
 /// Builds this rank's part of the model on `device`.
@@ -73,7 +80,7 @@ pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>, world: &Wo
     let (stage, stages) = (groups.pp.rank(), groups.pp.size());
     let mut table = ParamTable::default();
     let mut builder = Builder::new(&mut table, &device, &stream, &groups, c.parallel.sequence_parallel);
-    let layers = build(&mut builder, &model, blocks_of_stage(model.num_layers, stage, stages)?)?;
+    let models = build(&mut builder, &model, &chunks(c, model.num_layers, stage, stages)?)?;
     let sharded = c.parallel.distributed_optimizer && groups.dp.size() > 1;
     let store = StoreOptions {
         dtype,
@@ -99,14 +106,10 @@ pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>, world: &Wo
     };
     let cx = Ctx::new(device, stream, groups, params, options)?;
     let rows = c.train.micro_batch_size * c.data.seq_length / if cx.sequence_parallel { c.parallel.tp } else { 1 };
-    let edges = Edges {
-        rows,
-        hidden: model.hidden,
-        before: stage.checked_sub(1),
-        after: (stage + 1 < stages).then_some(stage + 1),
-    };
-    let stage = Stage { chunks: vec![Chunk { layers: layers.layers }], edges };
-    Ok(Built { cx, stage, head: layers.head, model })
+    let edges = Edges { rows, hidden: model.hidden, stage, ring: Ring { stages, chunks: models.len() } };
+    let head = models.iter().find_map(|m| m.head.clone());
+    let stage = Stage { chunks: models.into_iter().map(|m| Chunk { layers: m.layers }).collect(), edges };
+    Ok(Built { cx, stage, head, model })
 }
 
 impl Trainer {
@@ -132,8 +135,11 @@ impl Trainer {
         )?;
         batches.check_from(0)?;
         let train_iters = iterations(&config, &batches)?;
-        let datasets = build_datasets(&bridge::data_config(&config, &*tokenizer, vocab, train_iters)?)?;
-        let notices = datasets.notices.clone();
+        let data = bridge::data_config(&config, &*tokenizer, vocab, train_iters)?;
+        let datasets = build_datasets(&data)?;
+        let table = data_table(&data, &datasets);
+        let mut notices = vec![table.to_string()];
+        notices.extend(table.notes().iter().chain(&datasets.notices).map(|n| format!("note: {n}")));
         let data = sources(&config, datasets, &cx)?;
         Ok(Trainer {
             arguments: resolved.args.to_json(),
@@ -160,7 +166,7 @@ impl Trainer {
 
 /// Length of the run. With `--train-samples` under a changing batch size, the iterations are counted out, as Megatron's
 /// `update_train_iters` does: the ramp first, then whole batches of the final size.
-fn iterations(c: &Config, batches: &MicrobatchCalculator) -> Result<u64> {
+pub(crate) fn iterations(c: &Config, batches: &MicrobatchCalculator) -> Result<u64> {
     let samples = match c.train.length {
         settings::RunLength::Iterations(n) => return Ok(n),
         settings::RunLength::Samples(n) => n,

@@ -4,7 +4,7 @@ use ferrotron_device::{Tensor, host};
 use ferrotron_executor::run;
 use ferrotron_optim::{Decision, StepStats, UpdateScalars};
 use ferrotron_runtime::{Micro, MicroHost, stat};
-use ferrotron_schedule::{Pipe, one_f_one_b};
+use ferrotron_schedule::{Pipe, Step, schedule};
 
 use crate::world::culprit;
 use crate::{Error, Phase, Result, Trainer};
@@ -132,17 +132,45 @@ impl Trainer {
         Ok(())
     }
 
+    /// True when the next iteration's data is to be passed over (`--iterations-to-skip`, which Megatron
+    /// compares with the number of iterations done before).
+    pub fn skips_next(&self) -> bool {
+        self.config.train.iterations_to_skip.contains(&self.progress.iteration)
+    }
+
+    /// Passes over a global batch: its samples count as consumed and as skipped, nothing else changes.
+    pub fn skip(&mut self) -> Result<()> {
+        let samples = self.batches.current().running_global_batch_size;
+        self.progress.iteration += 1;
+        self.progress.consumed_samples += samples;
+        self.progress.skipped_samples += samples;
+        self.batches.update(self.progress.consumed_samples)?;
+        Ok(())
+    }
+
     /// Gradients of a global batch, into zeroed buffers, under the loss scale.
     fn forward_backward(&mut self, micros: &[MicroHost]) -> Result<()> {
+        let steps = self.schedule(micros.len())?;
         let cx = &mut self.cx;
         cx.params.zero_grads(&*cx.device, &cx.stream)?;
         cx.begin_grads(micros.len());
         cx.device.fill_bytes(&cx.stream, cx.stats.ptr(), cx.stats.bytes(), 0)?;
         cx.device.ops().fill(&cx.stream, self.scaler.scale(), &mut cx.loss_scale)?;
-        let pp = &cx.groups.pp;
-        let steps = one_f_one_b(&Pipe { stage: pp.rank(), stages: pp.size(), microbatches: micros.len() });
         run(cx, &self.stage, &steps, |cx, i| Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &micros[i]))?;
         Ok(())
+    }
+
+    /// What this stage does for a global batch.
+    fn schedule(&self, microbatches: usize) -> Result<Vec<Step>> {
+        let (p, ring) = (&self.config.parallel, self.stage.edges.ring);
+        let pipe = Pipe {
+            stage: self.stage.edges.stage,
+            stages: ring.stages,
+            chunks: ring.chunks,
+            microbatches,
+            group: p.microbatch_group,
+        };
+        schedule(p.schedule, &pipe).map_err(|e| Error::Setting(e.to_string()))
     }
 
     /// All numbers that the host needs from a step, summed over all ranks, to be read at once.

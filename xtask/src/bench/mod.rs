@@ -17,20 +17,23 @@ struct Options {
     python: Option<PathBuf>,
     /// Turns of both programs for each model.
     rounds: usize,
+    /// Steps of a turn.
+    steps: usize,
+    /// Models whose name begins so; all when empty.
+    model: String,
 }
 
 const PARTS: [&str; 2] = ["kernels", "train"];
 
 fn parse(words: &[&str]) -> Result<Options, String> {
-    let mut options = Options { rounds: 3, ..Options::default() };
+    let mut options = Options { rounds: 3, steps: 9, ..Options::default() };
     let mut words = words.iter();
     while let Some(&word) = words.next() {
         match word {
             "--python" => options.python = Some(words.next().ok_or("--python names no program")?.into()),
-            "--rounds" => {
-                let n = words.next().and_then(|n| n.parse().ok()).filter(|n| *n > 0);
-                options.rounds = n.ok_or("--rounds takes a number from 1 up")?;
-            }
+            "--model" => options.model = words.next().ok_or("--model names no model")?.to_string(),
+            "--rounds" => options.rounds = number(word, words.next(), 1)?,
+            "--steps" => options.steps = number(word, words.next(), train::WARM_UP + 1)?,
             part if PARTS.contains(&part) => options.parts.push(part.into()),
             other => return Err(format!("there is no benchmark {other:?}; there are: {}", PARTS.join(", "))),
         }
@@ -39,6 +42,11 @@ fn parse(words: &[&str]) -> Result<Options, String> {
         options.parts = PARTS.map(String::from).into();
     }
     Ok(options)
+}
+
+fn number(flag: &str, word: Option<&&str>, least: usize) -> Result<usize, String> {
+    let n = word.and_then(|n| n.parse().ok()).filter(|n| *n >= least);
+    n.ok_or_else(|| format!("{flag} takes a number from {least} up"))
 }
 
 /// Runs the benchmarks that `words` name, or all.
@@ -53,7 +61,7 @@ pub fn run(root: &Path, words: &[&str]) -> Result<(), String> {
             "kernels" => cargo(root, &["bench", "--quiet", "--package", "ferrotron-cpu", "--bench", "kernels"])?,
             _ => {
                 cargo(root, &["build", "--quiet", "--release", "--package", "ferrotron-cli", "--bin", "pretrain_gpt"])?;
-                train::run(root, options.python.as_deref(), options.rounds)?;
+                train::run(root, &options)?;
             }
         }
     }
@@ -95,10 +103,11 @@ mod tests {
     #[test]
     fn words() {
         let all = parse(&[]).unwrap();
-        assert_eq!((all.parts.len(), all.python, all.rounds), (2, None, 3));
-        let one = parse(&["train", "--python", "py", "--rounds", "2"]).unwrap();
-        assert_eq!(one, Options { parts: vec!["train".into()], python: Some("py".into()), rounds: 2 });
-        for bad in [&["fly"][..], &["--python"], &["--rounds", "0"], &["--rounds"]] {
+        assert_eq!((all.parts.len(), all.python, all.rounds, all.steps), (2, None, 3, 9));
+        let one = parse(&["train", "--python", "py", "--rounds", "2", "--steps", "5", "--model", "small"]).unwrap();
+        let parts = vec!["train".into()];
+        assert_eq!(one, Options { parts, python: Some("py".into()), rounds: 2, steps: 5, model: "small".into() });
+        for bad in [&["fly"][..], &["--python"], &["--rounds", "0"], &["--rounds"], &["--steps", "3"]] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
     }

@@ -3,17 +3,17 @@
 use std::path::Path;
 use std::process::Command;
 
+use super::Options;
 use super::watch::{Run, watch};
 
-/// Steps of one turn; the first ones, with their page faults and lazy set-up, are left out.
-const STEPS: usize = 9;
-const WARM_UP: usize = 3;
+/// First steps of a turn, with their page faults and lazy set-up: left out.
+pub const WARM_UP: usize = 3;
 /// Bytes of a parameter in f32 with AdamW: weight, gradient, two moments.
 const STATE: u64 = 16;
 /// What is asked of our speed, and of our memory beyond the state, in shares of the peer's.
 const SPEED: f64 = 0.8;
 const MEMORY: f64 = 0.4;
-/// glibc keeps freed buffers instead of giving them back: PyTorch's CPU steps are up to a third faster with it.
+/// glibc keeps freed buffers instead of giving them back: PyTorch's CPU steps gain from it.
 const MALLOC: [(&str, &str); 3] =
     [("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "68719476736"), ("MALLOC_TOP_PAD_", "268435456")];
 /// Left from shells that tune other programs; they change what a BLAS picks.
@@ -47,7 +47,7 @@ impl Model {
         self.seq * self.batch
     }
 
-    fn ours(&self, root: &Path) -> Command {
+    fn ours(&self, root: &Path, steps: usize) -> Command {
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
         let mut c = Command::new(target.join("release/pretrain_gpt"));
         // The null tokenizer adds one id to its vocabulary.
@@ -60,7 +60,7 @@ impl Model {
             ("--seq-length", self.seq),
             ("--micro-batch-size", self.batch),
             ("--global-batch-size", self.batch),
-            ("--train-iters", STEPS),
+            ("--train-iters", steps),
         ];
         for (flag, n) in numbers {
             c.args([flag, &n.to_string()]);
@@ -73,7 +73,7 @@ impl Model {
         c
     }
 
-    fn theirs(&self, root: &Path, python: &Path) -> Command {
+    fn theirs(&self, root: &Path, steps: usize, python: &Path) -> Command {
         let mut c = Command::new(python);
         c.arg(root.join("xtask/peer/train_torch.py"));
         let numbers = [
@@ -84,7 +84,7 @@ impl Model {
             ("--positions", self.positions),
             ("--seq", self.seq),
             ("--batch", self.batch),
-            ("--steps", STEPS),
+            ("--steps", steps),
         ];
         for (flag, n) in numbers {
             c.args([flag, &n.to_string()]);
@@ -115,11 +115,11 @@ struct Side {
 }
 
 impl Side {
-    fn add(&mut self, run: &Run, of_line: impl Fn(&str) -> Option<f64>) -> Result<(), String> {
+    fn add(&mut self, run: &Run, steps: usize, of_line: impl Fn(&str) -> Option<f64>) -> Result<(), String> {
         let all: Vec<(f64, f64)> = run.lines.iter().filter_map(|(l, cpu)| Some((of_line(l)?, *cpu))).collect();
-        if all.len() != STEPS {
+        if all.len() != steps {
             let text: Vec<&str> = run.lines.iter().map(|(l, _)| l.as_str()).collect();
-            return Err(format!("expected the times of {STEPS} steps, found {} in:\n{}", all.len(), text.join("\n")));
+            return Err(format!("expected the times of {steps} steps, found {} in:\n{}", all.len(), text.join("\n")));
         }
         let steps: Vec<f64> = all[WARM_UP..].iter().map(|(ms, _)| *ms).collect();
         self.turns.push(median(&steps));
@@ -150,19 +150,23 @@ impl Side {
 ///
 /// # Errors
 /// When a program cannot be run or its output is not understood.
-pub fn run(root: &Path, python: Option<&Path>, rounds: usize) -> Result<(), String> {
-    println!("Training in f32, {} steps a turn of which {WARM_UP} are left out, {rounds} turns each.\n", STEPS);
+pub fn run(root: &Path, options: &Options) -> Result<(), String> {
+    let (python, rounds, steps) = (options.python.as_deref(), options.rounds, options.steps);
+    let threads = std::env::var("OMP_NUM_THREADS").unwrap_or_else(|_| "all".into());
+    println!(
+        "Training in f32 on {threads} threads, {steps} steps a turn of which {WARM_UP} are left out, {rounds} turns each.\n"
+    );
     println!(
         "| model | program | ms a step, least / median / most | tokens/s | processor ms a step | peak MiB | beyond state | others' CPU |"
     );
     println!("|---|---|---|---|---|---|---|---|");
     let mut verdicts = vec![];
-    for model in &MODELS {
+    for model in MODELS.iter().filter(|m| m.name.starts_with(&options.model)) {
         let (mut ours, mut theirs) = (Side::default(), Side::default());
         for _ in 0..rounds {
-            ours.add(&watch(&mut model.ours(root))?, our_step)?;
+            ours.add(&watch(&mut model.ours(root, steps))?, steps, our_step)?;
             if let Some(python) = python {
-                theirs.add(&watch(&mut model.theirs(root, python))?, their_step)?;
+                theirs.add(&watch(&mut model.theirs(root, steps, python))?, steps, their_step)?;
             }
         }
         println!("{}", ours.row("ferrotron", model));

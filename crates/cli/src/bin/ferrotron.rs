@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ferrotron_cli::{corpus, curve, doctor, generate, inspect, preprocess, pretrain};
+use ferrotron_cli::{corpus, curve, data_tools, doctor, generate, inspect, preprocess, pretrain};
 
 const USAGE: &str = "\
 usage: ferrotron COMMAND ...
@@ -10,6 +10,9 @@ usage: ferrotron COMMAND ...
   launch           start ranks: torchrun's, torch.distributed.launch's and deepspeed's spellings
   shims            write stand-ins, so that old launch scripts run unchanged
   preprocess_data  JSONL to .bin/.idx (also a binary of its own)
+  merge_datasets   several .bin/.idx pairs to one
+  repair           a copy of a .bin/.idx pair with the end of its last document set right
+  tokenizer train  a byte-level BPE vocabulary from JSONL
   generate         a few lines of text from a checkpoint
   curve            draw the loss curve of a log
   inspect          what is in a checkpoint, token file or safetensors file
@@ -28,6 +31,9 @@ fn main() -> ExitCode {
         "preprocess_data" => preprocess::run(rest),
         "launch" => ferrotron_launch::run(rest),
         "shims" => ferrotron_launch::shims(rest),
+        "merge_datasets" => data_tools::merge_datasets(rest),
+        "repair" => data_tools::repair_dataset(rest),
+        "tokenizer" => data_tools::tokenizer(rest),
         "generate" => generate::run(rest),
         "curve" => curve::run(rest),
         "inspect" => inspect::run(rest),

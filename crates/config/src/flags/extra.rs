@@ -17,6 +17,8 @@ pub static OWN: Group = Group { name: "Ferrotron", source: Source::Ferrotron, fl
     Flag::new("--timeout-seconds", "timeout_seconds", Kind::Int, "Seconds that a wait for other ranks may take, instead of --distributed-timeout-minutes"),
     Flag::new("--interface", "interface", Kind::Str, "Network interface or address between processes (else GLOO_SOCKET_IFNAME)"),
     Flag::new("--check-collectives", "check_collectives", Kind::StoreTrue, "Compare every collective with the other ranks' before it runs"),
+    Flag::new("--pipeline-schedule", "pipeline_schedule", Kind::Str, "Order of forwards and backwards; 1f1b by default, interleaved with virtual stages")
+        .of(&["1f1b", "interleaved", "gpipe", "zb-h1"]),
     Flag::new("--eod-token", "eod_token", Kind::Str, "Token that ends documents, instead of the tokenizer's own"),
     Flag::new("--report", "report", Kind::Str, "HTML page of the run, refreshed while training; report.html in --tensorboard-dir by default, none for no page"),
     Flag::new("--prometheus-port", "prometheus_port", Kind::Int, "Serve the newest numbers at http://HOST:PORT/metrics; off by default"),

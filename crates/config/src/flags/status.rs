@@ -48,11 +48,14 @@ const ACTS: &[&str] = &[
     "--use-checkpoint-opt_param-scheduler", "--override-lr-scheduler", "--use-checkpoint-lr-scheduler",
     // precision
     "--fp16", "--bf16", "--loss-scale", "--initial-loss-scale", "--min-loss-scale", "--loss-scale-window", "--hysteresis",
-    // parallel layout: one rank today, arithmetic checked for all
+    // parallel layout
     "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size",
     "--expert-model-parallel-size", "--sequence-parallel", "--num-layers-per-virtual-pipeline-stage",
     "--num-virtual-stages-per-pipeline-rank", "--decoder-first-pipeline-num-layers",
-    "--decoder-last-pipeline-num-layers", "--pipeline-model-parallel-layout", "--use-distributed-optimizer",
+    "--decoder-last-pipeline-num-layers", "--pipeline-model-parallel-layout", "--num-layer-list",
+    "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split",
+    "--microbatch-group-size-per-virtual-pipeline-stage", "--pipeline-schedule", "--enable-zbh1-pipeline",
+    "--use-distributed-optimizer",
     "--zero-stage", "--ds-sequence-parallel-size",
     // data and tokenizer
     "--data-path", "--split", "--train-data-path", "--valid-data-path", "--test-data-path", "--data-args-path",
@@ -76,6 +79,7 @@ const ACTS: &[&str] = &[
     "--log-world-size-to-tensorboard",
     "--wandb-project", "--wandb-exp-name", "--wandb-save-dir", "--wandb-entity", "--profile", "--profile-step-start",
     "--profile-step-end", "--profile-ranks", "--profile-save-path", "--report", "--prometheus-port", "--console",
+    "--iterations-to-skip", "--full-validation", "--apply-wd-to-qk-layernorm",
     // ranks
     "--overlap-grad-reduce", "--overlap-param-gather", "--grad-reduce-in-bf16", "--ddp-bucket-size",
     "--calculate-per-token-loss", "--distributed-timeout-minutes", "--distributed-timeout-seconds-after-init",
@@ -143,7 +147,7 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
             "--no-async-tensor-model-parallel-allreduce", "--disable-async-tensor-model-parallel-allreduce",
             "--no-contiguous-buffers-in-local-ddp", "--use-contiguous-buffers-in-ddp",
             "--no-scatter-gather-tensors-in-pipeline", "--num-distributed-optimizer-instances",
-            "--microbatch-group-size-per-virtual-pipeline-stage", "--pipeline-model-parallel-comm-backend",
+            "--pipeline-model-parallel-comm-backend",
             "--no-gradient-reduce-div-fusion", "--suggested-communication-unit-size", "--expert-tensor-parallel-size",
             "--zero-reduce-scatter", "--zero-contigious-gradients", "--zero-reduce-bucket-size",
             "--zero-allgather-bucket-size", "--sync-tp-duplicated-parameters", "--data-parallel-random-init",

@@ -168,6 +168,12 @@ pub struct ParallelConfig {
     pub dp: usize,
     /// Chunks of layers on each stage; 1 without interleaving.
     pub virtual_stages: usize,
+    /// Layers of each virtual stage, in the order of the model: chunk 0 of every stage, then chunk 1 of every stage …
+    pub stage_layers: Vec<usize>,
+    /// Order of forwards and backwards.
+    pub schedule: ferrotron_schedule::Kind,
+    /// Micro-batches that pass one chunk before the next chunk's turn.
+    pub microbatch_group: usize,
     /// Norms and dropout are sharded over the sequence. Off at tp 1.
     pub sequence_parallel: bool,
     /// Optimizer state is sharded over data parallel ranks.

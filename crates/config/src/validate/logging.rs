@@ -17,6 +17,9 @@ pub(super) fn check(c: &mut Checker) -> LogConfig {
         v.arithmetic = Some(format!("{memory} % {interval} = {}", memory % interval));
         v.legal = Some(format!("--log-memory-interval a multiple of {interval}"));
     }
+    if c.args.flag("log_progress") && c.path("save").is_none() {
+        c.notice(NoticeKind::Adjusted, "--log-progress without --save: no folder for progress.txt, so none is written");
+    }
     LogConfig {
         interval,
         params_norm: c.args.flag("log_params_norm"),

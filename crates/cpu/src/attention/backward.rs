@@ -11,7 +11,7 @@ use ferrotron_device::Result;
 
 use super::forward::seq_total;
 use super::softmax::{gradient_row, keep_keys, keep_queries, scale_row};
-use super::tile::{self, Spans, accumulate, clear_unseen, packed, scores};
+use super::tile::{self, Spans, accumulate, clear_unseen, packed, packed_rows, scores};
 use super::{Call, Seq};
 use crate::gemm::{Micro, Operand, PackLoad, dot, with_micro};
 use crate::isa::Isa;
@@ -115,7 +115,7 @@ impl<T: PackLoad> Pass<'_, T> {
             if side == Side::Keys { plain } else { 0 },
             rows_max * cols_max,
             rows_max * cols_max,
-            packed(rows_max, cols_max, M::MR),
+            packed_rows::<M>(rows_max, cols_max),
             rows_max * d,
             rows_max * d,
             cols_max,
@@ -158,15 +158,12 @@ impl<T: PackLoad> Pass<'_, T> {
                     let columns = cols.start + seen.start..cols.start + seen.end;
                     self.row(side, seq, head, rows.start + r, columns, t1, t2, keep);
                 }
-                let tile = |t| Operand { data: t, ld: cols_max, lanes: len, lane_is_row: true };
-                M::pack_a(tile(&*t2), 0, len.div_ceil(M::MR), 0..width, tp);
                 // SAFETY: as above.
-                unsafe { accumulate::<M>(&spans, width, d, tp, y1p, acc1) };
+                unsafe { accumulate::<M>(&spans, width, d, (t2, cols_max), y1p, acc1, tp) };
                 if side == Side::Keys {
                     M::pack_b(Operand { lanes: d, lane_is_row: false, ..b }, 0, d.div_ceil(M::NR), 0..width, y2p);
-                    M::pack_a(tile(&*t1), 0, len.div_ceil(M::MR), 0..width, tp);
                     // SAFETY: as above.
-                    unsafe { accumulate::<M>(&spans, width, d, tp, y2p, acc2) };
+                    unsafe { accumulate::<M>(&spans, width, d, (t1, cols_max), y2p, acc2, tp) };
                 }
             }
         }

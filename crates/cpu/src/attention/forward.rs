@@ -3,7 +3,7 @@
 use ferrotron_device::Result;
 
 use super::softmax::{keep_keys, multiply_row, scale_row, softmax_row};
-use super::tile::{self, Spans, accumulate, clear_unseen, packed, scores};
+use super::tile::{self, Spans, accumulate, clear_unseen, packed, packed_rows, scores};
 use super::{Call, Seq};
 use crate::gemm::{Micro, Operand, PackLoad, with_micro};
 use crate::isa::Isa;
@@ -49,7 +49,7 @@ fn task<M: Micro, T: PackLoad>(
         packed(cols_max, d, M::NR),
         packed(d, cols_max, M::NR),
         rows_max * cols_max,
-        packed(rows_max, cols_max, M::MR),
+        packed_rows::<M>(rows_max, cols_max),
         rows_max * d,
         len,
         len,
@@ -96,10 +96,8 @@ fn task<M: Micro, T: PackLoad>(
                 multiply_row(isa, row, keep);
             }
         }
-        let probabilities = Operand { data: &*t, ld: cols_max, lanes: len, lane_is_row: true };
-        M::pack_a(probabilities, 0, len.div_ceil(M::MR), 0..width, p);
         // SAFETY: as above.
-        unsafe { accumulate::<M>(&spans, width, d, p, v, acc) };
+        unsafe { accumulate::<M>(&spans, width, d, (t, cols_max), v, acc, p) };
     }
 
     let total = seq_total(call);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::gemm::{Micro, Tile};
+use crate::gemm::{Micro, Operand, Tile};
 
 /// Most rows of a block.
 pub(super) const MAX_ROWS: usize = 128;
@@ -86,8 +86,13 @@ pub(super) unsafe fn scores<M: Micro>(
     }
 }
 
-/// `acc += t y` over what rows see; t packed as A, `cols` deep and 0 where a row does not see; y packed as B, of
-/// `width` columns; acc has rows of `width` floats.
+/// Floats of scratch that [`accumulate`] needs for a kernel that cannot read t where it lies.
+pub(super) fn packed_rows<M: Micro>(rows: usize, cols: usize) -> usize {
+    if M::READS_ROWS { 0 } else { packed(rows, cols, M::MR) }
+}
+
+/// `acc += t y` over what rows see; t has rows of `ld` floats, `cols` of them used and 0 where a row does not see; y
+/// packed as B, of `width` columns; acc has rows of `width` floats; `scratch` as [`packed_rows`] says.
 ///
 /// # Safety
 /// As [`scores`].
@@ -95,20 +100,28 @@ pub(super) unsafe fn accumulate<M: Micro>(
     spans: &Spans,
     cols: usize,
     width: usize,
-    t: &[f32],
+    (t, ld): (&[f32], usize),
     y: &[f32],
     acc: &mut [f32],
+    scratch: &mut [f32],
 ) {
+    if !M::READS_ROWS {
+        let rows = Operand { data: t, ld, lanes: spans.rows, lane_is_row: true };
+        M::pack_a(rows, 0, spans.rows.div_ceil(M::MR), 0..cols, scratch);
+    }
     for j in (0..width).step_by(M::NR) {
         for i in (0..spans.rows).step_by(M::MR) {
             let seen = spans.union(i..i + M::MR);
             if seen.is_empty() {
                 continue;
             }
-            let a = t[i * cols + seen.start * M::MR..].as_ptr();
+            let (a, a_row) = match M::READS_ROWS {
+                true => (t[i * ld + seen.start..].as_ptr(), ld),
+                false => (scratch[i * cols + seen.start * M::MR..].as_ptr(), 0),
+            };
             let b = y[j * cols + seen.start * M::NR..].as_ptr();
             let (c, bias) = (acc[i * width + j..].as_mut_ptr(), std::ptr::null());
-            let tile = Tile { k: seen.len(), a, a_row: 0, b, c, ldc: width, alpha: 1.0, beta: 1.0, bias, ahead: a };
+            let tile = Tile { k: seen.len(), a, a_row, b, c, ldc: width, alpha: 1.0, beta: 1.0, bias, ahead: a };
             // SAFETY: the caller's promise.
             unsafe { M::kernel(&tile, M::MR.min(spans.rows - i), M::NR.min(width - j)) };
         }

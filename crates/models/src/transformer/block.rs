@@ -4,7 +4,8 @@ use ferrotron_base::philox::hash_name;
 use ferrotron_device::{Result, Tensor};
 use ferrotron_nn::mlp::MlpConfig;
 use ferrotron_nn::{
-    AttentionConfig, Builder, Chain, Drop, Mlp, Norm, PreNorm, Recompute, Residual, Rope, Sees, SelfAttention,
+    AttentionConfig, Builder, Chain, Drop, Mlp, Norm, NormConfig, PreNorm, Recompute, Residual, Rope, Sees,
+    SelfAttention,
 };
 use ferrotron_runtime::{Ctx, Layer, Micro};
 
@@ -58,7 +59,7 @@ fn attention_config(c: &ModelConfig, rope: Option<&Rope>, recompute_core: bool) 
         window: c.window,
         qkv_bias: c.qkv_bias,
         proj_bias: c.linear_bias,
-        qk_norm: c.qk_norm.then(|| c.norm_config()),
+        qk_norm: c.qk_norm.then(|| NormConfig { decay: c.qk_norm_decay, ..c.norm_config() }),
         rope: rope.cloned(),
         dropout: c.attention_dropout,
         std: c.init_std,

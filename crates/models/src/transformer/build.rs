@@ -7,6 +7,7 @@ use ferrotron_device::{Error, Result, Tensor};
 use ferrotron_nn::embedding::EmbeddingConfig;
 use ferrotron_nn::{Builder, Embedding, Head, HeadTable, Norm, Recompute, Rope, RopeSpec, Sees};
 use ferrotron_runtime::{AnyLayer, Ctx, Edge, Flow, Micro};
+use ferrotron_schedule::ChunkPlan;
 
 use super::block::{Stack, block};
 use super::config::{ModelConfig, Position, Recomputation};
@@ -19,45 +20,50 @@ pub struct Model {
     pub head: Option<Arc<Head>>,
 }
 
-/// Registers the parameters of blocks `blocks` and makes the layers. The embedding belongs to the stage that has
-/// block 0, final norm and head to the one that has the last.
-pub fn build(b: &mut Builder<'_>, c: &ModelConfig, blocks: Range<usize>) -> Result<Model> {
+/// Registers the parameters of a stage's chunks and makes their layers. A tied head shares the embedding's table when
+/// both are on this stage, in whatever chunks; else it has a copy.
+pub fn build(b: &mut Builder<'_>, c: &ModelConfig, chunks: &[ChunkPlan]) -> Result<Vec<Model>> {
     let rope = rope_of(b, c)?;
-    let mut layers: Vec<Box<dyn AnyLayer>> = vec![];
+    let has_head = chunks.iter().any(|p| p.head);
     let mut word = None;
-    if blocks.start == 0 {
-        let embedding = Embedding::new(
-            b,
-            &EmbeddingConfig {
-                vocab: c.vocab,
-                hidden: c.hidden,
-                positions: if c.position == Position::Learned { c.max_positions } else { 0 },
-                dropout: c.hidden_dropout,
-                std: c.embedding_init_std,
-                shared_with_stage: c.tied && blocks.end < c.num_layers,
-            },
-        );
-        word = Some(embedding.word());
-        layers.push(Box::new(embedding));
+    let mut models = Vec::with_capacity(chunks.len());
+    for plan in chunks {
+        let mut layers: Vec<Box<dyn AnyLayer>> = vec![];
+        if plan.embedding {
+            let embedding = Embedding::new(b, &embedding_config(c, !has_head));
+            word = Some(embedding.word());
+            layers.push(Box::new(embedding));
+        }
+        for (unit, recompute) in units(c.recompute, plan.blocks.clone()) {
+            let stack = Stack(unit.map(|i| block(b, c, rope.as_ref(), i)).collect());
+            layers.push(Box::new(Recompute { on: recompute, inner: stack }));
+        }
+        let head = plan.head.then(|| {
+            let norm = Norm::new(b, "decoder.final_layernorm", c.hidden, c.norm_config(), Sees::Rows);
+            layers.push(Box::new(norm));
+            let table = match (c.tied, word) {
+                (false, _) => HeadTable::Own { std: c.init_std },
+                (true, Some(word)) => HeadTable::Shared(word),
+                (true, None) => HeadTable::CopyOfEmbedding { std: c.embedding_init_std },
+            };
+            let head = Arc::new(Head::new(b, c.vocab, c.hidden, table));
+            layers.push(Box::new(head.clone()));
+            head
+        });
+        models.push(Model { layers, head });
     }
-    for (unit, recompute) in units(c.recompute, blocks.clone()) {
-        let stack = Stack(unit.map(|i| block(b, c, rope.as_ref(), i)).collect());
-        layers.push(Box::new(Recompute { on: recompute, inner: stack }));
+    Ok(models)
+}
+
+fn embedding_config(c: &ModelConfig, head_elsewhere: bool) -> EmbeddingConfig {
+    EmbeddingConfig {
+        vocab: c.vocab,
+        hidden: c.hidden,
+        positions: if c.position == Position::Learned { c.max_positions } else { 0 },
+        dropout: c.hidden_dropout,
+        std: c.embedding_init_std,
+        shared_with_stage: c.tied && head_elsewhere,
     }
-    let mut head = None;
-    if blocks.end == c.num_layers {
-        let norm = Norm::new(b, "decoder.final_layernorm", c.hidden, c.norm_config(), Sees::Rows);
-        layers.push(Box::new(norm));
-        let table = match (c.tied, word) {
-            (false, _) => HeadTable::Own { std: c.init_std },
-            (true, Some(word)) => HeadTable::Shared(word),
-            (true, None) => HeadTable::CopyOfEmbedding { std: c.embedding_init_std },
-        };
-        let last = Arc::new(Head::new(b, c.vocab, c.hidden, table));
-        layers.push(Box::new(last.clone()));
-        head = Some(last);
-    }
-    Ok(Model { layers, head })
 }
 
 fn rope_of(b: &Builder<'_>, c: &ModelConfig) -> Result<Option<Rope>> {

@@ -87,6 +87,8 @@ pub struct ModelConfig {
     pub qkv_bias: bool,
     /// Normalise each head's q and k.
     pub qk_norm: bool,
+    /// Weight decay applies to the norms of q and k.
+    pub qk_norm_decay: bool,
     /// The head shares the word embedding.
     pub tied: bool,
     /// Dropout after attention, MLP and embedding.
@@ -129,6 +131,7 @@ impl ModelConfig {
             linear_bias: true,
             qkv_bias: true,
             qk_norm: false,
+            qk_norm_decay: false,
             tied: true,
             hidden_dropout: 0.0,
             attention_dropout: 0.0,
@@ -159,7 +162,7 @@ impl ModelConfig {
 
     /// The norm.
     pub fn norm_config(&self) -> NormConfig {
-        NormConfig { kind: self.norm, eps: self.norm_eps, plus_one: self.norm_plus_one }
+        NormConfig { kind: self.norm, eps: self.norm_eps, plus_one: self.norm_plus_one, decay: false }
     }
 
     /// Standard deviation of layers that end in the residual stream.

@@ -68,6 +68,8 @@ impl Journal {
                     detail: format!("another run is writing there: it holds {}", path.display()),
                 });
             }
+            // File systems of clusters may not know locks: a run must not fail for want of a guard against a second.
+            Err(TryLockError::Error(e)) if e.kind() == std::io::ErrorKind::Unsupported => {}
             Err(TryLockError::Error(e)) => return Err(io("lock")(e)),
         }
         let mut bytes = Vec::new();

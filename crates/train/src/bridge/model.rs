@@ -39,6 +39,7 @@ pub fn model_config(c: &Config, vocab: usize) -> Result<ModelConfig> {
         linear_bias: m.add_bias_linear,
         qkv_bias: m.add_qkv_bias,
         qk_norm: m.qk_layernorm,
+        qk_norm_decay: c.optim.weight_decay.qk_layernorm,
         tied: m.tie_embeddings,
         hidden_dropout: m.hidden_dropout as f32,
         attention_dropout: m.attention_dropout as f32,

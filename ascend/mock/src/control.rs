@@ -1,0 +1,50 @@
+//! What a test calls beside the vendor's functions.
+
+use std::ffi::{CStr, c_char};
+
+use crate::world::{DEVICES, lock, world};
+
+/// Makes faults on a device: see `ferrotron_mock::Faults::add`. Null takes all away. 0 when understood.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferrotronMockFaults(device: u32, rules: *const c_char) -> i32 {
+    let Some(engine) = world().devices.get(device as usize) else { return -1 };
+    if rules.is_null() {
+        engine.faults().clear();
+        return 0;
+    }
+    // SAFETY: the caller gives a C string.
+    let rules = unsafe { CStr::from_ptr(rules) }.to_string_lossy();
+    engine.faults().add(&rules).map_or(-1, |()| 0)
+}
+
+/// What was done wrong on a device since the last call, a line each, and planned calls that were neither run nor
+/// destroyed: at most `size` bytes with the final NUL. Gives the number of lines.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferrotronMockReport(device: u32, text: *mut c_char, size: usize) -> i32 {
+    let w = world();
+    let device = device as usize;
+    if device >= DEVICES || text.is_null() || size == 0 {
+        return -1;
+    }
+    let mut lines: Vec<String> = w.devices[device].take_violations().iter().map(|v| v.to_string()).collect();
+    lock(&w.executors).retain(|_, (d, plan)| {
+        if *d == device {
+            lines.push(format!("the executor of {} was planned and never run: it leaks", plan.name));
+        }
+        *d != device
+    });
+    let joined = lines.join("\n");
+    let bytes = &joined.as_bytes()[..joined.len().min(size - 1)];
+    // SAFETY: the caller's buffer has `size` bytes.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), text.cast(), bytes.len());
+        *text.add(bytes.len()) = 0;
+    }
+    lines.len() as i32
+}
+
+/// Memory in use on a device, in bytes.
+#[unsafe(no_mangle)]
+pub extern "C" fn ferrotronMockMemory(device: u32) -> u64 {
+    world().devices.get(device as usize).map_or(0, |e| e.heap().usage().0 as u64)
+}

@@ -1,0 +1,27 @@
+//! Matrix products.
+
+use ferrotron_acl_sys as acl;
+use ferrotron_conformance::reference::gemm::{Size, gemm};
+use ferrotron_device::ops::Gemm;
+
+use super::{alike, apart, float, operators, wrong};
+use crate::plan::{Plan, tensor};
+
+operators! {
+    aclnnMatmul, aclnnMatmulGetWorkspaceSize(
+        a: *const acl::aclTensor, b: *const acl::aclTensor, out: *mut acl::aclTensor, cube_math_type: i8,
+    ) {
+        let (a, b, out) = (tensor(a)?, tensor(b)?, tensor(out)?);
+        let (&[m, k], &[kb, n]) = (&a.dims[..], &b.dims[..]) else {
+            return wrong(format!("a product of {:?} and {:?}: the mock takes two dims", a.dims, b.dims));
+        };
+        float(&a)?;
+        if k != kb || !(0..=4).contains(&cube_math_type) {
+            return wrong(format!("a product of {:?} and {:?}, cubeMathType {cube_math_type}", a.dims, b.dims));
+        }
+        alike(&[k, n], a.dtype, &[&b])?;
+        alike(&[m, n], a.dtype, &[&out])?;
+        apart(&out, &[&a, &b])?;
+        Ok(Plan::new(vec![a, b], vec![out], move |v| vec![gemm(Gemm::NN, Size { m, n, k }, &v[0], &v[1], None, &[])]))
+    }
+}

@@ -1,0 +1,36 @@
+//! The backend `npu`.
+
+use std::sync::Arc;
+
+use ferrotron_device::{Backend, Device, DeviceInfo, Error, ProbeError, Result};
+
+use crate::{AscendDevice, Cann, Environment};
+
+/// Finds Ascend devices through the CANN of an environment.
+#[derive(Clone, Debug, Default)]
+pub struct AscendBackend {
+    /// Where CANN is looked for.
+    pub environment: Environment,
+}
+
+impl Backend for AscendBackend {
+    fn name(&self) -> &'static str {
+        "npu"
+    }
+
+    fn probe(&self) -> std::result::Result<Vec<DeviceInfo>, ProbeError> {
+        let cann = Cann::load(&self.environment)?;
+        let chip = cann.chip();
+        let cann_version = cann.version.as_deref().unwrap_or("of unknown version");
+        let model = format!("{chip} (CANN {cann_version})");
+        // memory is known when the device is opened: asking sets it up, which takes seconds
+        let info = |i| DeviceInfo { name: format!("npu:{i}"), model: model.clone(), memory: 0, computes: true };
+        Ok((0..cann.devices()?).map(info).collect())
+    }
+
+    fn open(&self, ordinal: usize) -> Result<Arc<dyn Device>> {
+        let failed = |e: ProbeError| Error::Device { device: format!("npu:{ordinal}"), what: e.to_string() };
+        let cann = Cann::load(&self.environment).map_err(failed)?;
+        Ok(Arc::new(AscendDevice::open(Arc::new(cann), ordinal, None)?))
+    }
+}

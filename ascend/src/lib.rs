@@ -1,0 +1,25 @@
+//! The Ascend device: streams, memory and operators over AscendCL and aclnn.
+//!
+//! The runtime's traps, and where they are met: a context belongs to a thread, so every call makes ours current first
+//! (`shared`); freeing waits for nobody, so regions and streams wait before they free (`memory`, `stream`); a copy is
+//! asynchronous only with pinned host memory, so host bytes pass through pinned staging (`staging`); an operator is
+//! planned, then run with workspace that must outlive it (`launch`); error texts are cleared when read, and errors of
+//! kernels show at a later call, so each error carries its text and the operators launched last (`shared`).
+
+mod backend;
+mod cann;
+mod device;
+mod launch;
+mod memory;
+mod ops;
+mod shared;
+mod staging;
+mod steps;
+mod stream;
+mod view;
+
+pub use backend::AscendBackend;
+pub use cann::Cann;
+pub use device::AscendDevice;
+pub use ferrotron_acl_sys::Environment;
+pub use shared::Omit;

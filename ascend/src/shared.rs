@@ -1,0 +1,122 @@
+//! What a device's streams, regions and operators share: the tables, the context, and errors in words.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use ferrotron_acl_sys::{self as acl, code};
+use ferrotron_device::{Error, Result};
+
+use crate::Cann;
+use crate::stream::Core;
+
+/// Something that the device leaves undone on purpose, so that a test shows that it would be missed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Omit {
+    /// The context is not made current.
+    Context,
+    /// A stream does not wait for an event.
+    EventWait,
+    /// Events are made without the flag that lets streams wait for them.
+    EventFlag,
+    /// Workspace is half of what the operator asks for.
+    WorkspaceSize,
+    /// Workspace and scratch of one op share memory.
+    ScratchApart,
+    /// Staging memory is used again before its copy is done.
+    StagingWait,
+    /// Uploads go straight from pageable memory.
+    Pinned,
+    /// A download does not wait for its copy.
+    DownloadWait,
+    /// Memory is freed without waiting for the streams.
+    WaitBeforeUnmap,
+    /// A stream's scratch is freed without waiting for it.
+    WaitBeforeFree,
+    /// An executor whose second phase is not reached is forgotten.
+    DestroyExecutor,
+    /// Addresses that are not aligned to 64 bytes are copied by the copy engine all the same.
+    CopyAlignment,
+}
+
+/// See the module.
+pub struct Shared {
+    pub cann: Arc<Cann>,
+    pub name: String,
+    pub ordinal: u32,
+    context: usize,
+    omit: Option<Omit>,
+    streams: Mutex<Vec<Weak<Core>>>,
+}
+
+pub fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is guarded is valid at every point where this crate could panic.
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// Sets the device up and takes its own context.
+    pub fn open(cann: Arc<Cann>, ordinal: usize, omit: Option<Omit>) -> Result<Shared> {
+        let name = format!("npu:{ordinal}");
+        // an id that is too large is one that the runtime refuses
+        let id = i32::try_from(ordinal).unwrap_or(i32::MAX);
+        let ordinal = id.unsigned_abs();
+        let mut shared = Shared { cann, name, ordinal, context: 0, omit, streams: Mutex::default() };
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the runtime is initialised.
+        shared.check("aclrtSetDevice", unsafe { (shared.cann.acl.aclrtSetDevice)(id) })?;
+        // SAFETY: an out-parameter.
+        shared.check("aclrtGetCurrentContext", unsafe { (shared.cann.acl.aclrtGetCurrentContext)(&mut context) })?;
+        shared.context = context as usize;
+        Ok(shared)
+    }
+
+    /// Makes the device's context current on this thread: before every call, for threads come and go, and another
+    /// device may have been used on this one.
+    pub fn enter(&self) -> Result<()> {
+        if self.omits(Omit::Context) {
+            return Ok(());
+        }
+        let context = self.context as *mut c_void;
+        // SAFETY: the context lives as long as the process.
+        self.check("aclrtSetCurrentContext", unsafe { (self.cann.acl.aclrtSetCurrentContext)(context) })
+    }
+
+    /// True when a test wants this left out.
+    pub fn omits(&self, what: Omit) -> bool {
+        self.omit == Some(what)
+    }
+
+    /// A status as a result.
+    pub fn check(&self, call: &str, status: acl::aclError) -> Result<()> {
+        if status == code::OK { Ok(()) } else { Err(self.error(call, status, &VecDeque::new())) }
+    }
+
+    /// A status in words, with the runtime's text and the operators launched last.
+    pub fn error(&self, call: &str, status: acl::aclError, launched: &VecDeque<String>) -> Error {
+        let mut what = format!("{call}: {}", code::explain(status));
+        if let Some(text) = self.cann.take_error() {
+            what.push_str(&format!("\nthe runtime says: {text}"));
+        }
+        if !launched.is_empty() {
+            what.push_str("\nlaunched last on this stream, oldest first:");
+            launched.iter().for_each(|l| what.push_str(&format!("\n  {l}")));
+        }
+        Error::Device { device: self.name.clone(), what }
+    }
+
+    pub fn add_stream(&self, core: &Arc<Core>) {
+        let mut streams = lock(&self.streams);
+        streams.retain(|s| s.strong_count() > 0);
+        streams.push(Arc::downgrade(core));
+    }
+
+    /// Waits until every stream is idle: before memory is freed, for the runtime's free waits for nobody.
+    pub fn drain(&self) {
+        let streams: Vec<Arc<Core>> = lock(&self.streams).iter().filter_map(Weak::upgrade).collect();
+        for s in streams {
+            // An error is the stream's own and shows at its next call.
+            let _ = s.synchronize();
+        }
+    }
+}

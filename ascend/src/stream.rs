@@ -1,0 +1,222 @@
+//! Streams and events.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use ferrotron_acl_sys as acl;
+use ferrotron_device::stream::{EventImpl, HostJob, StreamImpl};
+use ferrotron_device::{Error, Event, Result, Stream};
+
+use crate::memory::Slab;
+use crate::shared::{Omit, Shared, lock};
+use crate::staging::Staging;
+
+/// Operators remembered for error messages.
+const RING: usize = 16;
+
+/// A stream with what belongs to it: scratch, staging, and the operators launched last.
+pub struct Core {
+    pub shared: Arc<Shared>,
+    handle: usize,
+    error: Arc<Mutex<Option<Error>>>,
+    launched: Mutex<VecDeque<String>>,
+    pub slab: Mutex<Slab>,
+    pub staging: Mutex<Staging>,
+}
+
+impl Core {
+    pub fn new(shared: Arc<Shared>) -> Result<Arc<Core>> {
+        shared.enter()?;
+        let mut handle = std::ptr::null_mut();
+        let flags = acl::ACL_STREAM_FAST_LAUNCH | acl::ACL_STREAM_FAST_SYNC;
+        // SAFETY: an out-parameter; a context is current.
+        let status = unsafe { (shared.cann.acl.aclrtCreateStreamWithConfig)(&mut handle, 0, flags) };
+        shared.check("aclrtCreateStreamWithConfig", status)?;
+        if let Some(set) = shared.cann.acl.aclrtSetStreamFailureMode {
+            // SAFETY: the stream was just made.
+            shared.check("aclrtSetStreamFailureMode", unsafe { set(handle, acl::ACL_STOP_ON_FAILURE) })?;
+        }
+        let core = Arc::new(Core {
+            shared: shared.clone(),
+            handle: handle as usize,
+            error: Arc::default(),
+            launched: Mutex::default(),
+            slab: Mutex::default(),
+            staging: Mutex::default(),
+        });
+        shared.add_stream(&core);
+        Ok(core)
+    }
+
+    pub fn handle(&self) -> acl::aclrtStream {
+        self.handle as acl::aclrtStream
+    }
+
+    /// The stream's first error, and the device's context made current.
+    pub fn begin(&self) -> Result<()> {
+        if let Some(e) = lock(&self.error).clone() {
+            return Err(e);
+        }
+        self.shared.enter()
+    }
+
+    /// A call's status; a failure is the stream's from now on.
+    pub fn check(&self, call: &str, status: acl::aclError) -> Result<()> {
+        if status == acl::code::OK {
+            return Ok(());
+        }
+        let e = self.shared.error(call, status, &lock(&self.launched));
+        Err(lock(&self.error).get_or_insert(e).clone())
+    }
+
+    /// Notes an operator for error messages.
+    pub fn note(&self, what: String) {
+        let mut launched = lock(&self.launched);
+        if launched.len() == RING {
+            launched.pop_front();
+        }
+        launched.push_back(what);
+    }
+
+    pub fn synchronize(&self) -> Result<()> {
+        self.begin()?;
+        // SAFETY: the stream lives as long as this.
+        let status = unsafe { (self.shared.cann.acl.aclrtSynchronizeStream)(self.handle()) };
+        self.check("aclrtSynchronizeStream", status)?;
+        // a host job's error came through no call of the runtime
+        self.begin()
+    }
+
+    pub fn record(&self) -> Result<AscendEvent> {
+        self.begin()?;
+        let acl = &self.shared.cann.acl;
+        let progress = acl::ACL_EVENT_CAPTURE_STREAM_PROGRESS;
+        let flags = if self.shared.omits(Omit::EventFlag) { progress } else { progress | acl::ACL_EVENT_SYNC };
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: an out-parameter; a context is current.
+        self.check("aclrtCreateEventExWithFlag", unsafe { (acl.aclrtCreateEventExWithFlag)(&mut handle, flags) })?;
+        let event = AscendEvent { shared: self.shared.clone(), handle: handle as usize };
+        // SAFETY: both were made in this context and live.
+        self.check("aclrtRecordEvent", unsafe { (acl.aclrtRecordEvent)(handle, self.handle()) })?;
+        Ok(event)
+    }
+
+    fn wait(&self, e: &AscendEvent) -> Result<()> {
+        self.begin()?;
+        if self.shared.omits(Omit::EventWait) {
+            return Ok(());
+        }
+        let handle = e.handle as acl::aclrtEvent;
+        // SAFETY: both live.
+        let status = unsafe { (self.shared.cann.acl.aclrtStreamWaitEvent)(self.handle(), handle) };
+        self.check("aclrtStreamWaitEvent", status)
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // Scratch and staging go next, and freeing waits for nobody. After an error nothing more can be done than to
+        // give the handles back.
+        if !self.shared.omits(Omit::WaitBeforeFree) {
+            let _ = self.synchronize();
+        }
+        let _ = self.shared.enter();
+        lock(&self.slab).free(&self.shared);
+        lock(&self.staging).free(&self.shared);
+        // SAFETY: the stream is ours, and this is its last use.
+        unsafe { (self.shared.cann.acl.aclrtDestroyStream)(self.handle()) };
+    }
+}
+
+/// The stream behind a handle of the contract.
+pub struct AscendStream(pub Arc<Core>);
+
+impl AscendStream {
+    /// The Ascend stream behind `s`.
+    pub fn of(s: &Stream) -> Result<&Arc<Core>> {
+        let wrong = || Error::Device { device: "npu".into(), what: "the stream is of another device".into() };
+        s.downcast::<AscendStream>().map(|s| &s.0).ok_or_else(wrong)
+    }
+}
+
+impl StreamImpl for AscendStream {
+    fn record(&self) -> Event {
+        // An error is kept: the stream's next call reports it.
+        self.0.record().map_or_else(|_| Event::done(), |e| Event::new(Arc::new(e)))
+    }
+
+    fn wait(&self, e: &Event) {
+        match e.downcast::<AscendEvent>() {
+            Some(event) => drop(self.0.wait(event)),
+            // an event of another device: the host waits for it
+            None => {
+                while !e.is_done() {
+                    std::thread::sleep(std::time::Duration::from_micros(50));
+                }
+            }
+        }
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.0.synchronize()
+    }
+
+    fn enqueue(&self, job: HostJob) -> Result<()> {
+        self.0.begin()?;
+        let Some(launch) = self.0.shared.cann.acl.aclrtLaunchHostFunc else {
+            return Err(Error::Unsupported {
+                op: "host job",
+                device: self.0.shared.name.clone(),
+                why: "this release of CANN has no aclrtLaunchHostFunc".into(),
+            });
+        };
+        let work = Box::new(Work { job, error: self.0.error.clone(), device: self.0.shared.name.clone() });
+        self.0.note("host job".into());
+        // SAFETY: the stream lives; `run` takes the box back, once. (A stream that fails first never runs it: it leaks.)
+        let status = unsafe { launch(self.0.handle(), run, Box::into_raw(work).cast()) };
+        self.0.check("aclrtLaunchHostFunc", status)
+    }
+}
+
+struct Work {
+    job: HostJob,
+    error: Arc<Mutex<Option<Error>>>,
+    device: String,
+}
+
+unsafe extern "C" fn run(args: *mut c_void) {
+    // SAFETY: `args` is the box that `enqueue` gave away.
+    let work = unsafe { Box::from_raw(args.cast::<Work>()) };
+    let Work { job, error, device } = *work;
+    let panicked = |_| Err(Error::Device { device, what: "a host job panicked".into() });
+    if let Err(e) = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(panicked) {
+        lock(&error).get_or_insert(e);
+    }
+}
+
+/// A mark in a stream.
+pub struct AscendEvent {
+    shared: Arc<Shared>,
+    handle: usize,
+}
+
+impl EventImpl for AscendEvent {
+    fn is_done(&self) -> bool {
+        let mut status = acl::ACL_EVENT_RECORDED_STATUS_NOT_READY;
+        // an error here is one of the device, which the stream reports; nobody should wait for it any longer
+        let failed = self.shared.enter().is_err()
+            // SAFETY: the event lives; an out-parameter.
+            || unsafe { (self.shared.cann.acl.aclrtQueryEventStatus)(self.handle as acl::aclrtEvent, &mut status) } != 0;
+        failed || status == acl::ACL_EVENT_RECORDED_STATUS_COMPLETE
+    }
+}
+
+impl Drop for AscendEvent {
+    fn drop(&mut self) {
+        let _ = self.shared.enter();
+        // SAFETY: the event is ours, and this is its last use; waits that are queued have taken what they need.
+        unsafe { (self.shared.cann.acl.aclrtDestroyEvent)(self.handle as acl::aclrtEvent) };
+    }
+}

@@ -1,0 +1,80 @@
+//! An installation of CANN that is the mock, and the functions of the mock that CANN has not.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::ffi::{CString, OsStr, c_char};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ferrotron_ascend::{AscendDevice, Cann, Environment, Omit};
+use ferrotron_dynlib::Library;
+
+ferrotron_dynlib::table! {
+    /// What the mock has beside the vendor's functions.
+    pub struct Control {
+        required {
+            /// Makes faults; null takes them away.
+            fn ferrotronMockFaults(device: u32, rules: *const c_char) -> i32;
+            /// What was done wrong.
+            fn ferrotronMockReport(device: u32, text: *mut c_char, size: usize) -> i32;
+            /// Bytes in use.
+            fn ferrotronMockMemory(device: u32) -> u64;
+        }
+        optional {}
+    }
+}
+
+/// The mock, which cargo built beside this test.
+fn library() -> PathBuf {
+    let exe = std::env::current_exe().unwrap();
+    exe.parent().unwrap().join("libferrotron_ascend_mock.so")
+}
+
+/// A folder as the vendor's installer makes it, with the mock for every library.
+pub fn home(name: &str) -> PathBuf {
+    let home = std::env::temp_dir().join(format!("ferrotron-cann-{name}-{}", std::process::id()));
+    let lib = home.join("lib64");
+    std::fs::create_dir_all(&lib).unwrap();
+    for name in ["libascendcl.so", "libnnopbase.so", "libopapi.so"] {
+        let _ = std::fs::remove_file(lib.join(name));
+        std::os::unix::fs::symlink(library(), lib.join(name)).unwrap();
+    }
+    home
+}
+
+pub fn remove(home: &Path) {
+    std::fs::remove_dir_all(home).unwrap();
+}
+
+/// The mock, loaded once more to control it.
+pub fn control() -> Control {
+    let library = Library::open(OsStr::new(&library())).unwrap();
+    Control::load(&[Arc::new(library)]).unwrap()
+}
+
+impl Control {
+    pub fn faults(&self, device: u32, rules: &str) {
+        let rules = CString::new(rules).unwrap();
+        // SAFETY: a C string.
+        assert_eq!(unsafe { (self.ferrotronMockFaults)(device, rules.as_ptr()) }, 0);
+    }
+
+    pub fn report(&self, device: u32) -> String {
+        let mut text = vec![0u8; 1 << 16];
+        // SAFETY: a buffer of this size.
+        let lines = unsafe { (self.ferrotronMockReport)(device, text.as_mut_ptr().cast(), text.len()) };
+        assert!(lines >= 0);
+        let end = text.iter().position(|&b| b == 0).unwrap();
+        String::from_utf8(text[..end].to_vec()).unwrap()
+    }
+
+    pub fn memory(&self, device: u32) -> u64 {
+        // SAFETY: no arguments but a number.
+        unsafe { (self.ferrotronMockMemory)(device) }
+    }
+}
+
+/// A device of the mock.
+pub fn open(home: &Path, ordinal: usize, omit: Option<Omit>) -> AscendDevice {
+    let cann = Cann::load(&Environment::only(home)).unwrap();
+    AscendDevice::open(Arc::new(cann), ordinal, omit).unwrap()
+}

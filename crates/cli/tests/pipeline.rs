@@ -1,0 +1,109 @@
+//! Pipelines: any schedule and any division of layers gives the losses of one rank, with dropout on.
+//!
+//! Without clipping, each printed digit is the same: every gradient is summed over micro-batches in one order under all
+//! schedules. The norm that clips sums over stages, and a shared embedding's gradient over two of them, in an order of
+//! their own: then the last printed digit may differ by one.
+#![allow(clippy::unwrap_used)] // a test that cannot go on stops
+
+mod common;
+
+use std::process::Command;
+
+use common::{TINY, Temp, losses, program, succeed, tiny};
+
+/// Where a loss was printed, and the loss in units of its last digit.
+fn points(log: &str) -> Vec<(String, i64)> {
+    let point = |l: &String| {
+        let place = l.split('|').next().unwrap_or_default().trim().to_string();
+        let loss = l.split('|').find(|f| f.contains("lm loss")).unwrap_or_default();
+        let loss: f64 = loss.rsplit(' ').find(|w| !w.is_empty()).unwrap_or_default().parse().unwrap();
+        (place, (loss * 1e6).round() as i64)
+    };
+    losses(log).iter().map(point).collect()
+}
+
+/// Runs `make` with no words, and with those of `layouts` on as many thread ranks as the number before each. Losses
+/// (seven digits, all below 10) may be `units` of the last digit apart.
+fn same_as_one_rank(units: i64, layouts: &[(usize, &str)], make: impl Fn(&str) -> Command) {
+    let one = points(&succeed(&mut make("")));
+    assert_eq!(one.iter().filter(|(place, _)| place.starts_with("iteration")).count(), 12, "{one:#?}");
+    for (ranks, layout) in layouts {
+        let words = format!("--thread-ranks {ranks} --pipeline-model-parallel-size {ranks} {layout}");
+        let many = points(&succeed(make(&words).env("OMP_NUM_THREADS", "1")));
+        assert_eq!(many.len(), one.len(), "{words}");
+        for (many, one) in many.iter().zip(&one) {
+            assert!(many.0 == one.0 && (many.1 - one.1).abs() <= units, "{words}: {many:?} is not {one:?}");
+        }
+    }
+}
+
+/// Four layers and four micro-batches.
+const FOUR: &str = "--num-layers 4 --global-batch-size 8";
+
+#[test]
+fn schedules_print_the_losses_of_one_rank() {
+    let layouts = [
+        (2, ""),
+        (4, ""),
+        (2, "--pipeline-schedule gpipe"),
+        (2, "--pipeline-schedule zb-h1"),
+        (4, "--enable-zbh1-pipeline"),
+        (2, "--num-layers-per-virtual-pipeline-stage 1"),
+        (2, "--num-virtual-stages-per-pipeline-rank 2 --pipeline-schedule gpipe"),
+        (2, "--num-virtual-stages-per-pipeline-rank 2 --microbatch-group-size-per-virtual-pipeline-stage 4"),
+    ];
+    same_as_one_rank(0, &layouts, |words| tiny(&format!("{FOUR} --clip-grad 0 {words}")));
+}
+
+#[test]
+fn uneven_divisions_print_the_losses_of_one_rank() {
+    let layouts = [
+        (2, "--decoder-first-pipeline-num-layers 1"),
+        (2, "--decoder-last-pipeline-num-layers 1 --pipeline-schedule zb-h1"),
+        (3, "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"),
+        (2, "--num-layer-list 3,1"),
+        (2, "--pipeline-model-parallel-layout Et|tt|t|L"),
+        (2, "--pipeline-model-parallel-layout E|(t|)*4L"),
+        (3, "--deepspeed"),
+    ];
+    same_as_one_rank(0, &layouts, |words| tiny(&format!("{FOUR} --clip-grad 0 {words}")));
+}
+
+#[test]
+fn clipping_and_shared_embeddings_stay_within_the_last_digit() {
+    let layouts = [
+        (2, "--num-layers-per-virtual-pipeline-stage 1"),
+        (
+            2,
+            "--pipeline-schedule zb-h1 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
+        ),
+        (4, "--pipeline-schedule gpipe"),
+    ];
+    same_as_one_rank(1, &layouts, |words| tiny(&format!("{FOUR} {words}")));
+    // GPT-2's shape: first and last stage share the embedding.
+    let tied = TINY.replace("--untie-embeddings-and-output-weights", "");
+    same_as_one_rank(1, &layouts, |words| {
+        let mut c = program();
+        let more = format!("{FOUR} --position-embedding-type learned_absolute --normalization LayerNorm {words}");
+        c.args(tied.split_whitespace()).args(more.split_whitespace());
+        c
+    });
+}
+
+/// Names of parameters carry the layer's number in the model, so a checkpoint fits any division.
+#[test]
+fn a_checkpoint_moves_between_divisions() {
+    let t = Temp::new("pipeline");
+    let whole = points(&succeed(&mut tiny(&format!("{FOUR} --clip-grad 0"))));
+    let interleaved = "--thread-ranks 2 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1";
+    for (name, first, second) in [("down", interleaved, ""), ("up", "", interleaved)] {
+        let dir = t.path(name);
+        let run = |layout: &str, exit: &str| {
+            let words = format!("{FOUR} --clip-grad 0 --save {0} --load {0} {layout} {exit}", dir.display());
+            points(&succeed(tiny(&words).env("OMP_NUM_THREADS", "1")))
+        };
+        let mut both = run(first, "--exit-interval 5");
+        both.extend(run(second, ""));
+        assert_eq!(both, whole, "{name}");
+    }
+}
