@@ -17,7 +17,7 @@ use ferrotron_nn::{Builder, Head};
 use ferrotron_runtime::{
     Ctx, CtxOptions, Groups, Micro, MicroHost, ParamId, ParamStore, ParamTable, StoreOptions, stat,
 };
-use ferrotron_schedule::{Pipe, one_f_one_b};
+use ferrotron_schedule::{ChunkPlan, Kind, Pipe, schedule};
 use ferrotron_train::{Trainer, World};
 
 /// A folder of golden numbers.
@@ -62,7 +62,9 @@ pub fn rig(device: Arc<dyn Device>, c: &ModelConfig, dtype: DType) -> Result<Rig
     let stream = Ctx::home_stream(&device)?;
     let groups = Groups::solo(&device);
     let mut table = ParamTable::default();
-    let model = build(&mut Builder::new(&mut table, &device, &stream, &groups, false), c, 0..c.num_layers)?;
+    let whole = ChunkPlan { blocks: 0..c.num_layers, embedding: true, head: true };
+    let mut models = build(&mut Builder::new(&mut table, &device, &stream, &groups, false), c, &[whole])?;
+    let model = models.pop().expect("one chunk");
     let options =
         StoreOptions { dtype, dp_size: 1, dp_rank: 0, shard_optimizer: false, bucket_elements: 1 << 20, seed: 1234 };
     let params = ParamStore::new(table, options, &*device, &stream)?;
@@ -128,7 +130,8 @@ impl Rig {
         cx.params.zero_grads(&*cx.device, &cx.stream)?;
         cx.begin_grads(batches.len());
         cx.device.fill_bytes(&cx.stream, cx.stats.ptr(), cx.stats.bytes(), 0)?;
-        let steps = one_f_one_b(&Pipe { stage: 0, stages: 1, microbatches: batches.len() });
+        let pipe = Pipe { stage: 0, stages: 1, chunks: 1, microbatches: batches.len(), group: 1 };
+        let steps = schedule(Kind::OneFOneB, &pipe).expect("a legal schedule");
         run(cx, &self.stage, &steps, |cx, i| Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &batches[i]))?;
         let stats = self.stats()?;
         Ok(stats[stat::LOSS] / stats[stat::TOKENS])

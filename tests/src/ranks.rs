@@ -15,7 +15,7 @@ use ferrotron_optim::{Optimizer, OptimizerKind, UpdateScalars};
 use ferrotron_runtime::{
     Ctx, CtxOptions, Groups, Micro, MicroHost, ParamStore, ParamTable, StoreOptions, SyncOptions, stat,
 };
-use ferrotron_schedule::{Layout, Mesh, Pipe, gpipe, one_f_one_b};
+use ferrotron_schedule::{Kind, LayerSplit, Layout, Mesh, Pipe, Ring, VirtualStages, Way, chunks_of_stage, schedule};
 
 use crate::plain_batch;
 
@@ -36,8 +36,12 @@ pub struct Ranks {
     pub overlap: bool,
     /// Elements of a bucket.
     pub bucket: usize,
-    /// All forwards first.
-    pub gpipe: bool,
+    /// Order of forwards and backwards.
+    pub kind: Kind,
+    /// Chunks of each stage.
+    pub chunks: usize,
+    /// The first stage has one layer.
+    pub uneven: bool,
     /// Samples of a micro-batch.
     pub micro: usize,
     /// Streams of the devices.
@@ -56,7 +60,9 @@ impl Ranks {
             sharded: false,
             overlap: false,
             bucket: 1 << 20,
-            gpipe: false,
+            kind: Kind::OneFOneB,
+            chunks: 1,
+            uneven: false,
             micro: 1,
             device,
         }
@@ -143,8 +149,12 @@ fn rank_main(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize, fabric: &dyn
     let (dp, stage, stages) = (groups.dp.rank(), groups.pp.rank(), groups.pp.size());
     let mut table = ParamTable::default();
     let mut builder = Builder::new(&mut table, &device, &stream, &groups, r.sp);
-    let n = c.num_layers / stages;
-    let model = build(&mut builder, c, stage * n..(stage + 1) * n)?;
+    let way = match r.uneven {
+        true => Way::Ends { chunks: r.chunks, first: Some(1), last: None },
+        false => Way::Even { chunks: VirtualStages::Count(r.chunks), embedding: false, loss: false },
+    };
+    let counts = LayerSplit { layers: c.num_layers, stages, way }.counts().expect("a legal division");
+    let models = build(&mut builder, c, &chunks_of_stage(&counts, stages, stage))?;
     let store = StoreOptions {
         dtype,
         dp_size: r.dp,
@@ -159,9 +169,8 @@ fn rank_main(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize, fabric: &dyn
     let o = CtxOptions { dtype, seed: 5, sequence_parallel: r.sp, pool_limit: 1 << 28, poison: true, sync };
     let mut cx = Ctx::new(device, stream, groups, params, o)?;
     let rows = r.micro * SEQ / if cx.sequence_parallel { r.tp } else { 1 };
-    let (before, after) = (stage.checked_sub(1), (stage + 1 < stages).then_some(stage + 1));
-    let edges = Edges { rows, hidden: c.hidden, before, after };
-    let stage = Stage { chunks: vec![Chunk { layers: model.layers }], edges };
+    let edges = Edges { rows, hidden: c.hidden, stage, ring: Ring { stages, chunks: r.chunks } };
+    let stage = Stage { chunks: models.into_iter().map(|m| Chunk { layers: m.layers }).collect(), edges };
     let adam = AdamConfig { beta1: 0.9, beta2: 0.95, eps: 1e-8, decoupled: true };
     let mut optimizer = Optimizer::new(OptimizerKind::Adam(adam), &cx)?;
 
@@ -172,8 +181,9 @@ fn rank_main(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize, fabric: &dyn
         cx.device.fill_bytes(&cx.stream, cx.stats.ptr(), cx.stats.bytes(), 0)?;
         let micros = BATCH / (r.dp * r.micro);
         cx.begin_grads(micros);
-        let pipe = Pipe { stage: cx.groups.pp.rank(), stages, microbatches: micros };
-        let list = if r.gpipe { gpipe(&pipe) } else { one_f_one_b(&pipe) };
+        let place = cx.groups.pp.rank();
+        let pipe = Pipe { stage: place, stages, chunks: r.chunks, microbatches: micros, group: stages };
+        let list = schedule(r.kind, &pipe).expect("a legal schedule");
         run(&mut cx, &stage, &list, |cx, i| {
             Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &micro(&r, c.vocab, step, i, dp))
         })?;

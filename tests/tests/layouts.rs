@@ -8,6 +8,7 @@
 use ferrotron_device::DType;
 use ferrotron_models::{ModelConfig, Position, Recomputation};
 use ferrotron_nn::RopeScaling;
+use ferrotron_schedule::Kind::{GPipe, Interleaved, ZbH1};
 use ferrotron_tests::ranks::{Outcome, Ranks, train};
 use ferrotron_tests::relative_error;
 
@@ -55,7 +56,7 @@ fn layouts(max_tp: usize) -> Vec<Ranks> {
     let one = Ranks::one();
     let mut out = vec![
         Ranks { micro: 2, ..one },
-        Ranks { gpipe: true, ..one },
+        Ranks { kind: GPipe, ..one },
         Ranks { dp: 2, ..one },
         Ranks { dp: 2, overlap: true, bucket: 1000, ..one },
         Ranks { dp: 2, sharded: true, ..one },
@@ -66,14 +67,39 @@ fn layouts(max_tp: usize) -> Vec<Ranks> {
         Ranks { tp: 2, sp: true, ..one },
         Ranks { tp: 2, sp: true, micro: 2, ..one },
         Ranks { pp: 2, ..one },
-        Ranks { pp: 2, gpipe: true, ..one },
+        Ranks { pp: 2, kind: GPipe, ..one },
         Ranks { pp: 4, ..one },
         Ranks { tp: 2, dp: 2, sp: true, sharded: true, overlap: true, bucket: 2000, ..one },
         Ranks { pp: 2, dp: 2, sharded: true, overlap: true, bucket: 2000, ..one },
         Ranks { tp: 2, pp: 2, ..one },
-        Ranks { tp: 2, pp: 2, sp: true, gpipe: true, ..one },
+        Ranks { tp: 2, pp: 2, sp: true, kind: GPipe, ..one },
         Ranks { tp: 2, pp: 2, dp: 2, sp: true, sharded: true, overlap: true, bucket: 1500, ..one },
         Ranks { tp: 2, pp: 4, sp: true, ..one },
+        // Chunks on one stage hand over to each other without messages.
+        Ranks { chunks: 2, kind: Interleaved, ..one },
+        Ranks { kind: ZbH1, ..one },
+        Ranks { pp: 2, chunks: 2, kind: Interleaved, ..one },
+        Ranks { pp: 2, chunks: 2, kind: GPipe, ..one },
+        Ranks { pp: 2, kind: ZbH1, ..one },
+        Ranks { pp: 4, kind: ZbH1, ..one },
+        Ranks { pp: 2, uneven: true, ..one },
+        Ranks { pp: 2, uneven: true, kind: ZbH1, ..one },
+        Ranks { pp: 2, dp: 2, chunks: 2, kind: Interleaved, sharded: true, overlap: true, bucket: 2000, ..one },
+        Ranks { pp: 2, dp: 2, kind: ZbH1, sharded: true, overlap: true, bucket: 2000, ..one },
+        Ranks { tp: 2, pp: 2, chunks: 2, kind: Interleaved, sp: true, ..one },
+        Ranks { tp: 2, pp: 2, kind: ZbH1, sp: true, ..one },
+        Ranks {
+            tp: 2,
+            pp: 2,
+            dp: 2,
+            chunks: 2,
+            kind: Interleaved,
+            sp: true,
+            sharded: true,
+            overlap: true,
+            bucket: 1500,
+            ..one
+        },
     ];
     if max_tp >= 4 {
         out.push(Ranks { tp: 4, ..one });
