@@ -48,3 +48,9 @@ pub unsafe extern "C" fn ferrotronMockReport(device: u32, text: *mut c_char, siz
 pub extern "C" fn ferrotronMockMemory(device: u32) -> u64 {
     world().devices.get(device as usize).map_or(0, |e| e.heap().usage().0 as u64)
 }
+
+/// How long ranks of communicators made from now on wait for each other, in milliseconds.
+#[unsafe(no_mangle)]
+pub extern "C" fn ferrotronMockHcclPatience(ms: u64) {
+    crate::hccl::set_patience(ms);
+}

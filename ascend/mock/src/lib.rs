@@ -10,6 +10,7 @@
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 pub mod control;
+mod hccl;
 mod nn;
 mod ops;
 mod plan;

@@ -1,6 +1,8 @@
 //! An installation of CANN that is the mock, and the functions of the mock that CANN has not.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod ranks;
+
 use std::ffi::{CString, OsStr, c_char};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +20,8 @@ ferrotron_dynlib::table! {
             fn ferrotronMockReport(device: u32, text: *mut c_char, size: usize) -> i32;
             /// Bytes in use.
             fn ferrotronMockMemory(device: u32) -> u64;
+            /// How long ranks wait for each other.
+            fn ferrotronMockHcclPatience(ms: u64);
         }
         optional {}
     }
@@ -34,7 +38,7 @@ pub fn home(name: &str) -> PathBuf {
     let home = std::env::temp_dir().join(format!("ferrotron-cann-{name}-{}", std::process::id()));
     let lib = home.join("lib64");
     std::fs::create_dir_all(&lib).unwrap();
-    for name in ["libascendcl.so", "libnnopbase.so", "libopapi.so"] {
+    for name in ["libascendcl.so", "libnnopbase.so", "libopapi.so", "libhccl.so"] {
         let _ = std::fs::remove_file(lib.join(name));
         std::os::unix::fs::symlink(library(), lib.join(name)).unwrap();
     }

@@ -9,7 +9,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{TINY, Temp, losses, program, succeed, tiny};
+use common::{TINY, Temp, fail, losses, program, succeed, tiny};
 
 /// Where a loss was printed, and the loss in units of its last digit.
 fn points(log: &str) -> Vec<(String, i64)> {
@@ -124,4 +124,18 @@ fn a_checkpoint_moves_between_divisions() {
         both.extend(run(second, ""));
         assert_eq!(both, whole, "{name}");
     }
+}
+
+/// A growing batch passes sizes that the interleaved schedule cannot run: said before the first step.
+#[test]
+fn batch_sizes_on_the_way_are_checked_before_training() {
+    // 6 / 2 = 3 micro-batches do not fill groups of 2.
+    let ramp =
+        "--num-layers 4 --global-batch-size 8 --rampup-batch-size 4 2 16 --train-samples 64 --lr-warmup-samples 8";
+    let tiny = TINY.replace("--train-iters 12 ", "").replace("--lr-warmup-iters 3 ", "");
+    let layout = "--thread-ranks 2 --pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 1";
+    let mut c = program();
+    c.args(tiny.split_whitespace()).args(ramp.split_whitespace()).args(layout.split_whitespace());
+    let (_, why) = fail(&mut c);
+    assert!(why.contains("3 micro-batches in groups of 2 leave a last group of 1"), "{why}");
 }

@@ -17,6 +17,7 @@ use ferrotron_telemetry::Timers;
 use ferrotron_tokenizer::{TikTokenOptions, Tokenizer};
 
 use crate::batch::BatchSource;
+use crate::step::steps_of;
 use crate::trainer::Sources;
 use crate::{Error, Progress, Result, Trainer, World, bridge};
 
@@ -135,6 +136,7 @@ impl Trainer {
         )?;
         batches.check_from(0)?;
         let train_iters = iterations(&config, &batches)?;
+        check_schedules(&config, &stage.edges, &batches)?;
         let data = bridge::data_config(&config, &*tokenizer, vocab, train_iters)?;
         let datasets = build_datasets(&data)?;
         let table = data_table(&data, &datasets);
@@ -178,6 +180,23 @@ pub(crate) fn iterations(c: &Config, batches: &MicrobatchCalculator) -> Result<u
         n += 1;
     }
     Ok(n + samples.saturating_sub(consumed) / last.max(1))
+}
+
+/// A batch size that grows must suit the pipeline's schedule at every size.
+fn check_schedules(c: &Config, edges: &Edges, batches: &MicrobatchCalculator) -> Result<()> {
+    let last = batches.schedule().final_global_batch_size();
+    let (mut consumed, mut checked) = (0u64, None);
+    loop {
+        let batch = batches.at(consumed)?;
+        if checked != Some(batch.num_microbatches) {
+            steps_of(&c.parallel, edges, batch.num_microbatches as usize)?;
+            checked = Some(batch.num_microbatches);
+        }
+        if batch.global_batch_size >= last {
+            return Ok(());
+        }
+        consumed += batch.running_global_batch_size.max(1);
+    }
 }
 
 fn sources(c: &Config, datasets: Datasets, cx: &Ctx) -> Result<Sources> {

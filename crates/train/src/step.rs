@@ -1,10 +1,11 @@
 //! One training step.
 
+use ferrotron_config::settings::ParallelConfig;
 use ferrotron_device::{Tensor, host};
-use ferrotron_executor::run;
+use ferrotron_executor::{Edges, run};
 use ferrotron_optim::{Decision, StepStats, UpdateScalars};
 use ferrotron_runtime::{Micro, MicroHost, stat};
-use ferrotron_schedule::{Pipe, Step, schedule};
+use ferrotron_schedule::{Pipe, Ring, Step, schedule};
 
 use crate::world::culprit;
 use crate::{Error, Phase, Result, Trainer};
@@ -150,7 +151,7 @@ impl Trainer {
 
     /// Gradients of a global batch, into zeroed buffers, under the loss scale.
     fn forward_backward(&mut self, micros: &[MicroHost]) -> Result<()> {
-        let steps = self.schedule(micros.len())?;
+        let steps = steps_of(&self.config.parallel, &self.stage.edges, micros.len())?;
         let cx = &mut self.cx;
         cx.params.zero_grads(&*cx.device, &cx.stream)?;
         cx.begin_grads(micros.len());
@@ -158,19 +159,6 @@ impl Trainer {
         cx.device.ops().fill(&cx.stream, self.scaler.scale(), &mut cx.loss_scale)?;
         run(cx, &self.stage, &steps, |cx, i| Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &micros[i]))?;
         Ok(())
-    }
-
-    /// What this stage does for a global batch.
-    fn schedule(&self, microbatches: usize) -> Result<Vec<Step>> {
-        let (p, ring) = (&self.config.parallel, self.stage.edges.ring);
-        let pipe = Pipe {
-            stage: self.stage.edges.stage,
-            stages: ring.stages,
-            chunks: ring.chunks,
-            microbatches,
-            group: p.microbatch_group,
-        };
-        schedule(p.schedule, &pipe).map_err(|e| Error::Setting(e.to_string()))
     }
 
     /// All numbers that the host needs from a step, summed over all ranks, to be read at once.
@@ -264,6 +252,13 @@ impl Trainer {
         self.cx.gather_params()?;
         Ok(())
     }
+}
+
+/// What a stage does for a global batch.
+pub(crate) fn steps_of(p: &ParallelConfig, edges: &Edges, microbatches: usize) -> Result<Vec<Step>> {
+    let Ring { stages, chunks } = edges.ring;
+    let pipe = Pipe { stage: edges.stage, stages, chunks, microbatches, group: p.microbatch_group };
+    schedule(p.schedule, &pipe).map_err(|e| Error::Setting(e.to_string()))
 }
 
 fn no_training_data() -> Error {

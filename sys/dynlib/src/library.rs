@@ -2,15 +2,17 @@
 
 use std::ffi::{CStr, OsStr, c_void};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::path::Path;
 
 /// The address of a symbol. Never null.
 pub type SymbolAddress = std::ptr::NonNull<c_void>;
 
-/// A loaded shared library. It stays loaded as long as this lives.
+/// A loaded shared library. It stays loaded until the process ends: vendors' runtimes start threads and register
+/// handlers that would run code which is no longer there.
 pub struct Library {
     path: String,
-    handle: libloading::Library,
+    handle: ManuallyDrop<libloading::Library>,
 }
 
 impl Library {
@@ -20,7 +22,7 @@ impl Library {
         // SAFETY: loading runs the library's initialisers. The caller names a vendor's runtime whose initialisers are
         // made to be run by dlopen; there is no way to check that of a foreign file.
         let handle = unsafe { libloading::Library::new(path) }.map_err(|e| words(&e))?;
-        Ok(Library { path: Path::new(path).display().to_string(), handle })
+        Ok(Library { path: Path::new(path).display().to_string(), handle: ManuallyDrop::new(handle) })
     }
 
     /// The path or name it was loaded by.

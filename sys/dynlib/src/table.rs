@@ -93,7 +93,7 @@ macro_rules! table {
         $vis struct $table {
             $($(#[$rdoc])* pub $rname: unsafe extern "C" fn($($rarg: $rty),*) $(-> $rret)?,)*
             $($(#[$odoc])* pub $oname: Option<unsafe extern "C" fn($($oarg: $oty),*) $(-> $oret)?>,)*
-            /// The libraries that the functions are of: they stay loaded as long as this table.
+            /// The libraries that the functions are of.
             pub libraries: Vec<$crate::__Arc<$crate::Library>>,
         }
 

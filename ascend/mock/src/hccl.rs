@@ -1,0 +1,376 @@
+//! HCCL between the threads of one process: ranks find each other by root info, every call is a task of its stream, and
+//! calls that differ between ranks, or ranks that do not come, are named.
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use ferrotron_acl_sys::aclrtStream;
+use ferrotron_hccl_sys::{
+    self as hccl, HcclComm, HcclDataType, HcclReduceOp, HcclResult, HcclRootInfo, HcclSendRecvItem,
+};
+use ferrotron_mock::{Access, Call, CollectiveError, Element, Engine, Fault, Group, Item, Kind, Reduction, Task};
+
+use crate::world::{Answer, Refusal, lock, refuse, world};
+
+const PARA: i32 = 1;
+const PTR: i32 = 2;
+const NOT_SUPPORT: i32 = 5;
+const TIMEOUT: i32 = 9;
+const INTERNAL: i32 = 4;
+/// What a stream reports when a notify is waited for in vain.
+const TASK_TIMEOUT: i32 = 107020;
+/// How long ranks of communicators made from now on wait for each other, in milliseconds.
+static PATIENCE_MS: AtomicU64 = AtomicU64::new(20_000);
+/// Fields of the configuration that the mock knows.
+const CAPABILITY: u32 = 11;
+
+struct Comm {
+    group: Arc<Group>,
+    rank: usize,
+    device: usize,
+    error: Arc<Mutex<i32>>,
+}
+
+#[derive(Default)]
+struct Comms {
+    groups: HashMap<u64, Arc<Group>>,
+    members: HashMap<usize, Arc<Comm>>,
+}
+
+fn comms() -> &'static Mutex<Comms> {
+    static COMMS: OnceLock<Mutex<Comms>> = OnceLock::new();
+    COMMS.get_or_init(Mutex::default)
+}
+
+fn patience() -> Duration {
+    Duration::from_millis(PATIENCE_MS.load(Ordering::Relaxed))
+}
+
+/// Sets how long ranks wait for each other.
+pub fn set_patience(ms: u64) {
+    PATIENCE_MS.store(ms, Ordering::Relaxed);
+}
+
+fn member(comm: HcclComm) -> Answer<Arc<Comm>> {
+    let found = lock(comms()).members.get(&(comm as usize)).cloned();
+    found.map_or_else(|| refuse(PTR, "EI0003: no such communicator, or it was destroyed"), Ok)
+}
+
+fn element(dtype: HcclDataType) -> Answer<Element> {
+    Ok(match dtype {
+        hccl::HCCL_DATA_TYPE_FP32 => Element::F32,
+        hccl::HCCL_DATA_TYPE_FP16 => Element::F16,
+        hccl::HCCL_DATA_TYPE_BFP16 => Element::BF16,
+        hccl::HCCL_DATA_TYPE_FP64 => Element::F64,
+        hccl::HCCL_DATA_TYPE_INT8 => Element::I8,
+        hccl::HCCL_DATA_TYPE_INT32 => Element::I32,
+        hccl::HCCL_DATA_TYPE_INT64 => Element::I64,
+        hccl::HCCL_DATA_TYPE_UINT8 => Element::U8,
+        _ => return refuse(NOT_SUPPORT, format!("EI0003: data type {dtype} is not one the mock has")),
+    })
+}
+
+/// A reduction of an element type that A2 and A3 reduce.
+fn reduction(op: HcclReduceOp, e: Element) -> Answer<Reduction> {
+    if matches!(e, Element::F64 | Element::U8) || (op == hccl::HCCL_REDUCE_PROD && e == Element::BF16) {
+        return refuse(NOT_SUPPORT, format!("EI0003: reduction {op} of {e:?} is not done by 910B and 910C"));
+    }
+    Ok(match op {
+        hccl::HCCL_REDUCE_SUM => Reduction::Sum,
+        hccl::HCCL_REDUCE_PROD => Reduction::Prod,
+        hccl::HCCL_REDUCE_MAX => Reduction::Max,
+        hccl::HCCL_REDUCE_MIN => Reduction::Min,
+        _ => return refuse(PARA, format!("EI0003: reduction {op}")),
+    })
+}
+
+/// The stream's error when a collective fails: results are those of the call, failures come later.
+fn failed(e: CollectiveError, error: &Mutex<i32>) -> Fault {
+    let (result, code, text) = match &e {
+        CollectiveError::Timeout { .. } => (TIMEOUT, "EI0002", "the wait execution of the notify register times out"),
+        CollectiveError::Mismatch { .. } => (PARA, "EI0005", "the arguments are not consistent between ranks"),
+        CollectiveError::Aborted(_) => (INTERNAL, "EI0002", "another rank has given up"),
+        CollectiveError::Buffer { .. } => (PARA, "EI0003", "wrong argument"),
+    };
+    *error.lock().unwrap_or_else(PoisonError::into_inner) = result;
+    Fault { code: TASK_TIMEOUT, text: format!("{code}: {text}: {e}") }
+}
+
+fn answer(name: &str, body: impl FnOnce() -> Answer<()>) -> HcclResult {
+    crate::world::answer(name, |_| body())
+}
+
+/// Queues a call of all ranks. Buffers are addresses and elements.
+fn collective(
+    name: &'static str,
+    comm: HcclComm,
+    stream: aclrtStream,
+    call: Call,
+    send: (usize, usize),
+    recv: (usize, usize),
+) -> Answer<()> {
+    let comm = member(comm)?;
+    let size = call.element.size();
+    let (send, recv) = ((send.0, send.1 * size), (recv.0, recv.1 * size));
+    for at in [send, recv].iter().filter(|b| b.1 > 0).map(|b| b.0) {
+        if at == 0 || !at.is_multiple_of(size) {
+            return refuse(PARA, format!("EI0003: address {at:#x} for elements of {size} bytes"));
+        }
+    }
+    queue(name, &comm, stream, vec![Access::read(send.0, send.1), Access::write(recv.0, recv.1)], {
+        let (group, rank) = (comm.group.clone(), comm.rank);
+        // SAFETY: the engine found both buffers live; they are this task's until it ends.
+        move || unsafe { group.call(rank, call, send, recv) }
+    })
+}
+
+fn queue(
+    name: &'static str,
+    comm: &Comm,
+    stream: aclrtStream,
+    accesses: Vec<Access>,
+    work: impl FnOnce() -> Result<(), CollectiveError> + Send + 'static,
+) -> Answer<()> {
+    let (engine, id) = world().stream(stream as usize)?;
+    let home: *const Engine = &world().devices[comm.device];
+    if !std::ptr::eq(home, engine) {
+        return refuse(PARA, "EI0003: the stream is of another device than the communicator");
+    }
+    let error = comm.error.clone();
+    let task = Task::new(name, accesses, move || work().map_err(|e| failed(e, &error)));
+    engine.enqueue(id, task).or_else(|_| refuse(PTR, "EI0003: the stream is gone"))
+}
+
+/// # Safety
+/// `p` points to `n` values.
+unsafe fn counts(p: *const c_void, n: usize) -> Answer<Vec<usize>> {
+    if p.is_null() {
+        return refuse(PTR, "EI0003: an array of counts is null");
+    }
+    // SAFETY: the contract above.
+    Ok(unsafe { std::slice::from_raw_parts(p.cast::<u64>(), n) }.iter().map(|&c| c as usize).collect())
+}
+
+macro_rules! calls {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {$(
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> HcclResult {
+            answer(stringify!($name), || $body)
+        }
+    )*};
+}
+
+fn join(ranks: u32, info: *const HcclRootInfo, rank: u32, comm: *mut HcclComm) -> Answer<()> {
+    if info.is_null() || comm.is_null() {
+        return refuse(PTR, "EI0003: null");
+    }
+    if rank >= ranks {
+        return refuse(PARA, format!("EI0003: rank {rank} of {ranks}"));
+    }
+    let (_, device) = world().current()?;
+    // SAFETY: not null; the interface asks for a whole root info.
+    let bytes = unsafe { &(*info).internal };
+    let key = u64::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]]);
+    if key == 0 {
+        return refuse(PARA, "EI0015: the root info is not one that HcclGetRootInfo gave");
+    }
+    let group = {
+        let mut all = lock(comms());
+        let made = all.groups.entry(key).or_insert_with(|| Arc::new(Group::new(ranks as usize, patience())));
+        made.clone()
+    };
+    if group.ranks() != ranks as usize {
+        return refuse(PARA, format!("EI0005: {ranks} ranks here, {} at another rank", group.ranks()));
+    }
+    let barrier = Call { kind: Kind::Barrier, count: 0, element: Element::U8 };
+    // SAFETY: nothing is moved.
+    let linked = unsafe { group.call(rank as usize, barrier, (0, 0), (0, 0)) };
+    linked.map_err(|e| Refusal { code: TIMEOUT, text: format!("EI0006: getting socket times out: {e}") })?;
+    let handle = world().handle();
+    let made = Comm { group, rank: rank as usize, device, error: Arc::default() };
+    lock(comms()).members.insert(handle, Arc::new(made));
+    // SAFETY: an out-parameter, not null.
+    unsafe { comm.write(handle as HcclComm) };
+    Ok(())
+}
+
+/// Checks the header of a configuration: size and magic.
+fn configured(config: *const c_void) -> Answer<()> {
+    if config.is_null() {
+        return refuse(PTR, "EI0003: the configuration is null");
+    }
+    // SAFETY: every version begins with size, magic and version.
+    let (size, magic) =
+        unsafe { (config.cast::<usize>().read_unaligned(), config.cast::<u8>().add(8).cast::<u32>().read_unaligned()) };
+    if magic != 0xf0f0_f0f0 || !(2104..=4096).contains(&size) {
+        return refuse(PARA, format!("EI0003: a configuration of {size} bytes with magic {magic:#x}"));
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn HcclGetCommConfigCapability() -> u32 {
+    CAPABILITY
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn HcclGetErrorString(result: HcclResult) -> *const c_char {
+    match result {
+        0 => c"no error".as_ptr(),
+        PARA => c"parameter error".as_ptr(),
+        TIMEOUT => c"timeout".as_ptr(),
+        _ => c"error".as_ptr(),
+    }
+}
+
+calls! {
+    fn HcclGetRootInfo(info: *mut HcclRootInfo) {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        world().current()?;
+        if info.is_null() {
+            return refuse(PTR, "EI0003: null");
+        }
+        let mut made = HcclRootInfo { internal: [0; hccl::HCCL_ROOT_INFO_BYTES] };
+        made.internal[..8].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_ne_bytes());
+        // SAFETY: an out-parameter, not null.
+        unsafe { info.write(made) };
+        Ok(())
+    }
+    fn HcclCommInitRootInfo(ranks: u32, info: *const HcclRootInfo, rank: u32, comm: *mut HcclComm) {
+        join(ranks, info, rank, comm)
+    }
+    fn HcclCommInitRootInfoConfig(
+        ranks: u32, info: *const HcclRootInfo, rank: u32, config: *const c_void, comm: *mut HcclComm,
+    ) {
+        configured(config)?;
+        join(ranks, info, rank, comm)
+    }
+    fn HcclCommDestroy(comm: HcclComm) {
+        match lock(comms()).members.remove(&(comm as usize)) {
+            Some(_) => Ok(()),
+            None => refuse(PTR, "EI0003: no such communicator, or it was destroyed"),
+        }
+    }
+    fn HcclGetRankSize(comm: HcclComm, ranks: *mut u32) {
+        // SAFETY: an out-parameter.
+        unsafe { ranks.write(member(comm)?.group.ranks() as u32) };
+        Ok(())
+    }
+    fn HcclGetRankId(comm: HcclComm, rank: *mut u32) {
+        // SAFETY: an out-parameter.
+        unsafe { rank.write(member(comm)?.rank as u32) };
+        Ok(())
+    }
+    fn HcclGetCommAsyncError(comm: HcclComm, error: *mut HcclResult) {
+        let found = *lock(&member(comm)?.error);
+        // SAFETY: an out-parameter.
+        unsafe { error.write(found) };
+        Ok(())
+    }
+    fn HcclAllReduce(
+        send: *mut c_void, recv: *mut c_void, count: u64, dtype: HcclDataType, op: HcclReduceOp, comm: HcclComm,
+        stream: aclrtStream,
+    ) {
+        let (n, e) = (count as usize, element(dtype)?);
+        let call = Call { kind: Kind::AllReduce(reduction(op, e)?), count: n, element: e };
+        collective("HcclAllReduce", comm, stream, call, (send as usize, n), (recv as usize, n))
+    }
+    fn HcclAllGather(
+        send: *mut c_void, recv: *mut c_void, count: u64, dtype: HcclDataType, comm: HcclComm, stream: aclrtStream,
+    ) {
+        let (n, e, ranks) = (count as usize, element(dtype)?, member(comm)?.group.ranks());
+        let call = Call { kind: Kind::AllGather, count: n, element: e };
+        collective("HcclAllGather", comm, stream, call, (send as usize, n), (recv as usize, n * ranks))
+    }
+    fn HcclReduceScatter(
+        send: *mut c_void, recv: *mut c_void, count: u64, dtype: HcclDataType, op: HcclReduceOp, comm: HcclComm,
+        stream: aclrtStream,
+    ) {
+        let (n, e, ranks) = (count as usize, element(dtype)?, member(comm)?.group.ranks());
+        let call = Call { kind: Kind::ReduceScatter(reduction(op, e)?), count: n, element: e };
+        collective("HcclReduceScatter", comm, stream, call, (send as usize, n * ranks), (recv as usize, n))
+    }
+    fn HcclBroadcast(
+        buf: *mut c_void, count: u64, dtype: HcclDataType, root: u32, comm: HcclComm, stream: aclrtStream,
+    ) {
+        let (n, e, ranks) = (count as usize, element(dtype)?, member(comm)?.group.ranks());
+        if root as usize >= ranks {
+            return refuse(PARA, format!("EI0003: root {root} of {ranks}"));
+        }
+        let call = Call { kind: Kind::Broadcast { root: root as usize }, count: n, element: e };
+        collective("HcclBroadcast", comm, stream, call, (buf as usize, n), (buf as usize, n))
+    }
+    fn HcclAlltoAll(
+        send: *const c_void, send_count: u64, send_type: HcclDataType, recv: *const c_void, recv_count: u64,
+        recv_type: HcclDataType, comm: HcclComm, stream: aclrtStream,
+    ) {
+        let (e, ranks) = (element(send_type)?, member(comm)?.group.ranks());
+        if send_type != recv_type || send_count != recv_count {
+            return refuse(PARA, "EI0003: send and receive differ");
+        }
+        let each = vec![send_count as usize; ranks];
+        let n = send_count as usize * ranks;
+        let call = Call { kind: Kind::AllToAll { to: each.clone(), from: each }, count: 0, element: e };
+        collective("HcclAlltoAll", comm, stream, call, (send as usize, n), (recv as usize, n))
+    }
+    fn HcclAlltoAllV(
+        send: *const c_void, send_counts: *const c_void, send_displs: *const c_void, send_type: HcclDataType,
+        recv: *const c_void, recv_counts: *const c_void, recv_displs: *const c_void, recv_type: HcclDataType,
+        comm: HcclComm, stream: aclrtStream,
+    ) {
+        let (e, ranks) = (element(send_type)?, member(comm)?.group.ranks());
+        // SAFETY: the interface asks for a count and a displacement for each rank.
+        let (to, at_to, from, at_from) = unsafe {
+            (counts(send_counts, ranks)?, counts(send_displs, ranks)?, counts(recv_counts, ranks)?, counts(recv_displs, ranks)?)
+        };
+        let packed = |n: &[usize], at: &[usize]| (0..ranks).all(|r| at[r] == n[..r].iter().sum::<usize>());
+        if send_type != recv_type || !packed(&to, &at_to) || !packed(&from, &at_from) {
+            return refuse(NOT_SUPPORT, "EI0003: types differ, or parts are not packed, which the mock has not");
+        }
+        let (out, into) = (to.iter().sum(), from.iter().sum());
+        let call = Call { kind: Kind::AllToAll { to, from }, count: 0, element: e };
+        collective("HcclAlltoAllV", comm, stream, call, (send as usize, out), (recv as usize, into))
+    }
+    fn HcclBarrier(comm: HcclComm, stream: aclrtStream) {
+        let call = Call { kind: Kind::Barrier, count: 0, element: Element::U8 };
+        collective("HcclBarrier", comm, stream, call, (0, 0), (0, 0))
+    }
+    fn HcclSend(buf: *mut c_void, count: u64, dtype: HcclDataType, to: u32, comm: HcclComm, stream: aclrtStream) {
+        let item = HcclSendRecvItem { sendRecvType: hccl::HCCL_SEND, buf, count, dataType: dtype, remoteRank: to };
+        batch("HcclSend", &[item], comm, stream)
+    }
+    fn HcclRecv(buf: *mut c_void, count: u64, dtype: HcclDataType, from: u32, comm: HcclComm, stream: aclrtStream) {
+        let item = HcclSendRecvItem { sendRecvType: hccl::HCCL_RECV, buf, count, dataType: dtype, remoteRank: from };
+        batch("HcclRecv", &[item], comm, stream)
+    }
+    fn HcclBatchSendRecv(items: *mut HcclSendRecvItem, count: u32, comm: HcclComm, stream: aclrtStream) {
+        if items.is_null() || count == 0 {
+            return refuse(PTR, "EI0003: no items");
+        }
+        // SAFETY: the caller gives so many items.
+        batch("HcclBatchSendRecv", unsafe { std::slice::from_raw_parts(items, count as usize) }, comm, stream)
+    }
+}
+
+fn batch(name: &'static str, items: &[HcclSendRecvItem], comm: HcclComm, stream: aclrtStream) -> Answer<()> {
+    let comm = member(comm)?;
+    let mut list = Vec::new();
+    for i in items {
+        let (send, peer) = (i.sendRecvType == hccl::HCCL_SEND, i.remoteRank as usize);
+        if peer >= comm.group.ranks() || peer == comm.rank || i.buf.is_null() {
+            return refuse(PARA, format!("EI0003: rank {} with rank {peer} of {}", comm.rank, comm.group.ranks()));
+        }
+        list.push(Item { send, peer, at: i.buf as usize, count: i.count as usize, element: element(i.dataType)? });
+    }
+    let touch = |i: &Item| {
+        let bytes = i.count * i.element.size();
+        if i.send { Access::read(i.at, bytes) } else { Access::write(i.at, bytes) }
+    };
+    let (accesses, group, rank) = (list.iter().map(touch).collect(), comm.group.clone(), comm.rank);
+    // SAFETY: the engine found the memory live; it is this task's until it ends.
+    queue(name, &comm, stream, accesses, move || unsafe { group.batch(rank, &list) })
+}
