@@ -169,7 +169,7 @@ fn rank_main(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize, fabric: &dyn
     let o = CtxOptions { dtype, seed: 5, sequence_parallel: r.sp, pool_limit: 1 << 28, poison: true, sync };
     let mut cx = Ctx::new(device, stream, groups, params, o)?;
     let rows = r.micro * SEQ / if cx.sequence_parallel { r.tp } else { 1 };
-    let edges = Edges { rows, hidden: c.hidden, stage, ring: Ring { stages, chunks: r.chunks } };
+    let edges = Edges { rows, hidden: c.hidden, stage, ring: Ring { stages, chunks: r.chunks }, in_flight: 1 };
     let stage = Stage { chunks: models.into_iter().map(|m| Chunk { layers: m.layers }).collect(), edges };
     let adam = AdamConfig { beta1: 0.9, beta2: 0.95, eps: 1e-8, decoupled: true };
     let mut optimizer = Optimizer::new(OptimizerKind::Adam(adam), &cx)?;

@@ -5,6 +5,7 @@
 //! in another order. Dropout is on in half of the cases. All collectives are checked against the peers'.
 #![allow(clippy::unwrap_used)] // a test that cannot go on stops
 
+use ferrotron_cpu::{CpuConfig, StreamMode};
 use ferrotron_device::DType;
 use ferrotron_models::{ModelConfig, Position, Recomputation};
 use ferrotron_nn::RopeScaling;
@@ -147,6 +148,28 @@ fn a_layout_twice_is_bit_equal() {
     let bits = |o: &Outcome| -> Vec<u32> { o.losses.iter().map(|l| l.to_bits()).collect() };
     assert_eq!(bits(&a), bits(&b));
     assert_eq!(a.grads, b.grads);
+}
+
+/// Streams with seeded delays: chunks and split backwards give the bits of inline streams.
+#[test]
+fn delays_change_no_bit_of_a_schedule() {
+    let one = Ranks::one();
+    let c = gpt(true, 0.1);
+    let bits = |o: &Outcome| -> Vec<u32> { o.losses.iter().map(|l| l.to_bits()).collect() };
+    for r in [
+        Ranks { pp: 2, chunks: 2, kind: Interleaved, ..one },
+        Ranks { pp: 2, chunks: 2, kind: GPipe, ..one },
+        Ranks { pp: 4, kind: ZbH1, ..one },
+        Ranks { pp: 2, dp: 2, chunks: 2, kind: Interleaved, sharded: true, overlap: true, bucket: 1500, ..one },
+    ] {
+        let inline = train(&c, DType::F32, r, 3);
+        for seed in [1, 2] {
+            let device = CpuConfig { streams: StreamMode::Chaos { seed }, ..r.device };
+            let late = train(&c, DType::F32, Ranks { device, ..r }, 3);
+            assert_eq!(bits(&late), bits(&inline), "{r:?}, seed {seed}");
+            assert_eq!(late.grads, inline.grads, "{r:?}, seed {seed}");
+        }
+    }
 }
 
 /// bf16 rounds activations to 8 bits and partial sums of row-parallel layers once more: over twenty steps losses stay

@@ -1,6 +1,7 @@
 //! What a test calls beside the vendor's functions.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
+use std::sync::Mutex;
 
 use crate::world::{DEVICES, lock, world};
 
@@ -53,4 +54,20 @@ pub extern "C" fn ferrotronMockMemory(device: u32) -> u64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn ferrotronMockHcclPatience(ms: u64) {
     crate::hccl::set_patience(ms);
+}
+
+static VERSION: Mutex<Option<CString>> = Mutex::new(None);
+
+/// The version that the mock says it is: at most 127 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferrotronMockVersion(version: *const c_char) {
+    // SAFETY: the caller gives a C string.
+    let version = unsafe { CStr::from_ptr(version) };
+    if version.count_bytes() < 128 {
+        *lock(&VERSION) = Some(version.to_owned());
+    }
+}
+
+pub(crate) fn version() -> CString {
+    lock(&VERSION).clone().unwrap_or_else(|| c"8.5.0".to_owned())
 }

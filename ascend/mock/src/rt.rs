@@ -1,6 +1,6 @@
 //! The runtime's functions.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -73,8 +73,8 @@ calls! {
         if version.is_null() {
             return refuse(code::NN_NULLPTR, "EH0001: null");
         }
-        let text: &CStr = c"8.5.0";
-        // SAFETY: the interface asks for a buffer of 128 bytes.
+        let text = crate::control::version();
+        // SAFETY: the interface asks for a buffer of 128 bytes; versions are shorter.
         unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), version, text.count_bytes() + 1) };
         Ok(())
     }

@@ -20,6 +20,8 @@ ferrotron_dynlib::table! {
             fn ferrotronMockReport(device: u32, text: *mut c_char, size: usize) -> i32;
             /// Bytes in use.
             fn ferrotronMockMemory(device: u32) -> u64;
+            /// The version it says it is.
+            fn ferrotronMockVersion(version: *const c_char);
             /// How long ranks wait for each other.
             fn ferrotronMockHcclPatience(ms: u64);
         }

@@ -17,6 +17,8 @@ pub struct Edges {
     pub stage: usize,
     /// All stages and their chunks.
     pub ring: Ring,
+    /// Sends of each direction that may be on their way; [`ferrotron_schedule::Pipe::sends_in_flight`].
+    pub in_flight: usize,
 }
 
 /// Direction of a message.
@@ -31,7 +33,7 @@ pub(crate) enum Way {
 impl Edges {
     /// A stage of one chunk with no neighbours.
     pub fn none() -> Edges {
-        Edges { rows: 0, hidden: 0, stage: 0, ring: Ring { stages: 1, chunks: 1 } }
+        Edges { rows: 0, hidden: 0, stage: 0, ring: Ring { stages: 1, chunks: 1 }, in_flight: 1 }
     }
 
     /// Where a chunk's input comes from.

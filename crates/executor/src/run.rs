@@ -1,6 +1,6 @@
 //! The executor.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use ferrotron_device::{Error, Pending, Result, Tensor};
 use ferrotron_runtime::{AnyLayer, Boxed, Ctx, Edge, Flow, Micro, WeightGrads};
@@ -40,9 +40,9 @@ struct Waiting {
     d_outputs: BTreeMap<At, Flow>,
     /// Gradients of inputs to send.
     d_inputs: BTreeMap<At, Flow>,
-    /// The last message each way, which may still be leaving: one at a time is held.
-    sent_forward: Option<Pending>,
-    sent_backward: Option<Pending>,
+    /// Messages that may still be leaving, oldest first. The home stream waits for one that is dropped.
+    sent_forward: VecDeque<Pending>,
+    sent_backward: VecDeque<Pending>,
 }
 
 /// Runs the steps in order. `micro` makes a micro-batch when its first step comes; it is dropped after its last.
@@ -108,11 +108,11 @@ fn perform(cx: &mut Ctx, stage: &Stage, w: &mut Waiting, step: &Step, at: At, mb
         }
         Step::SendForward { .. } => {
             let y = Tensor::from_flow(w.outputs.remove(&at).ok_or_else(|| missing("output", at))?)?;
-            w.sent_forward = Some(stage.edges.send(cx, Way::Forward, at.0, y)?);
+            hold(&mut w.sent_forward, stage.edges.in_flight, stage.edges.send(cx, Way::Forward, at.0, y)?);
         }
         Step::SendBackward { .. } => {
             let dx = Tensor::from_flow(w.d_inputs.remove(&at).ok_or_else(|| missing("input gradient", at))?)?;
-            w.sent_backward = Some(stage.edges.send(cx, Way::Backward, at.0, dx)?);
+            hold(&mut w.sent_backward, stage.edges.in_flight, stage.edges.send(cx, Way::Backward, at.0, dx)?);
         }
         Step::Forward { .. } => {
             let mut x = input(w.inputs.remove(&at), stage.edges.before(at.0), "input", at)?;
@@ -165,6 +165,14 @@ fn backward(cx: &mut Ctx, stage: &Stage, w: &mut Waiting, at: At, mb: &Micro, wh
         Neighbour::End => {}
     }
     Ok(())
+}
+
+/// Lets a message be on its way, and waits for the oldest when there are too many.
+fn hold(sent: &mut VecDeque<Pending>, most: usize, message: Pending) {
+    sent.push_back(message);
+    while sent.len() > most {
+        sent.pop_front();
+    }
 }
 
 /// What came over an edge; nothing at the ends of the model.

@@ -94,6 +94,13 @@ impl Pipe {
         Ring { stages: self.stages, chunks: self.chunks }
     }
 
+    /// Sends of each direction that a stage lets be on their way before its work waits for the oldest. One is enough but
+    /// where groups are larger than the pipeline: then the first stage comes to receive from the last one only after the
+    /// whole group, and so many more of the last stage's outputs wait for it.
+    pub fn sends_in_flight(&self) -> usize {
+        if self.chunks > 1 { 1 + self.group.min(self.microbatches).saturating_sub(self.stages) } else { 1 }
+    }
+
     fn check(&self, kind: Kind) -> Result<(), ScheduleError> {
         if self.stage >= self.stages || self.chunks == 0 || self.group == 0 {
             return Err(ScheduleError::Place(*self));

@@ -1,8 +1,9 @@
 //! Runs the lists of all stages against a clock, without any device: proves that they end, and says what they cost.
 //!
 //! A stage has a compute stream and streams for its messages, each in order. A send is a rendezvous: it ends only with
-//! the matching receive, and holds its stream until then. The compute stream waits for what was received, never for
-//! what is sent. What ends here ends on every fabric that buffers more.
+//! the matching receive, and holds its stream until then. Both begin behind the work that stands before them in the
+//! list. The compute stream waits for what was received; of its sends it lets a few be on their way, and waits for the
+//! oldest when there are more, as the executor does. What ends here ends on every fabric that buffers more.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
@@ -123,12 +124,20 @@ impl fmt::Display for Stuck {
     }
 }
 
-/// Runs the lists of all stages.
-pub fn simulate(ring: Ring, lists: &[Vec<Step>], costs: &Costs, wires: Wires) -> Result<Timeline, Fault> {
+/// Runs the lists of all stages. `in_flight` sends of each direction may be on their way from a stage; see
+/// [`Pipe::sends_in_flight`](crate::Pipe::sends_in_flight).
+pub fn simulate(
+    ring: Ring,
+    lists: &[Vec<Step>],
+    costs: &Costs,
+    wires: Wires,
+    in_flight: usize,
+) -> Result<Timeline, Fault> {
     for (stage, steps) in lists.iter().enumerate() {
         check(ring, stage, steps)?;
     }
-    let mut world = World { ring, costs: *costs, wires, stages: lists.iter().map(|l| Clock::new(l, wires)).collect() };
+    let mut world =
+        World { ring, costs: *costs, wires, stages: lists.iter().map(|l| Clock::new(l, wires, in_flight)).collect() };
     loop {
         let mut moved = false;
         for stage in 0..world.stages.len() {
@@ -143,7 +152,7 @@ pub fn simulate(ring: Ring, lists: &[Vec<Step>], costs: &Costs, wires: Wires) ->
         }
     }
     let heads = |(stage, c): (usize, &Clock)| -> Vec<(usize, Step)> {
-        c.streams.iter().filter_map(|s| s.front().map(|step| (stage, *step))).collect()
+        c.streams.iter().filter_map(|s| s.front().map(|item| (stage, item.step))).collect()
     };
     let stuck: Vec<_> = world.stages.iter().enumerate().flat_map(heads).collect();
     if !stuck.is_empty() {
@@ -154,10 +163,20 @@ pub fn simulate(ring: Ring, lists: &[Vec<Step>], costs: &Costs, wires: Wires) ->
     Ok(Timeline { makespan, stages })
 }
 
+/// A step in its stream.
+#[derive(Clone, Copy)]
+struct Item {
+    step: Step,
+    /// Work of the list before it.
+    work_before: usize,
+    /// The sends, one of each direction, that the compute stream has waited for by then.
+    left: [Option<Step>; 2],
+}
+
 /// One stage's streams.
 struct Clock {
     /// Compute, then messages.
-    streams: Vec<VecDeque<Step>>,
+    streams: Vec<VecDeque<Item>>,
     /// When each stream is free.
     free: Vec<u64>,
     /// When steps ended.
@@ -166,11 +185,37 @@ struct Clock {
 }
 
 impl Clock {
-    fn new(steps: &[Step], wires: Wires) -> Clock {
+    fn new(steps: &[Step], wires: Wires, in_flight: usize) -> Clock {
         let n = if wires == Wires::Edge { 5 } else { 3 };
         let mut streams = vec![VecDeque::new(); n];
-        steps.iter().for_each(|s| streams[stream_of(s, wires)].push_back(*s));
+        let (mut work_before, mut sent, mut left) = (0, [VecDeque::new(), VecDeque::new()], [None; 2]);
+        for step in steps {
+            streams[stream_of(step, wires)].push_back(Item { step: *step, work_before, left });
+            work_before += usize::from(step.computes());
+            let way = match step {
+                SendForward { .. } => 0,
+                SendBackward { .. } => 1,
+                _ => continue,
+            };
+            sent[way].push_back(*step);
+            if sent[way].len() > in_flight {
+                left[way] = sent[way].pop_front();
+            }
+        }
         Clock { streams, free: vec![0; n], ended: HashMap::new(), spans: vec![] }
+    }
+
+    /// When the home stream has come to an item; `None` if it has not.
+    fn reached(&self, item: &Item) -> Option<u64> {
+        let worked = match item.work_before {
+            0 => 0,
+            n => self.spans.get(n - 1)?.end,
+        };
+        let mut at = worked;
+        for send in item.left.iter().flatten() {
+            at = at.max(*self.ended.get(send)?);
+        }
+        Some(at)
     }
 
     fn account(self, steps: &[Step], chunks: usize) -> StageTime {
@@ -212,15 +257,16 @@ struct World {
 impl World {
     /// Performs the first step of a stream, if it can be. Receives are performed by their senders.
     fn advance(&mut self, stage: usize, stream: usize) -> Result<bool, Fault> {
-        let Some(&step) = self.stages[stage].streams[stream].front() else { return Ok(false) };
-        match step {
+        let Some(&item) = self.stages[stage].streams[stream].front() else { return Ok(false) };
+        match item.step {
             RecvForward { .. } | RecvBackward { .. } => Ok(false),
-            SendForward { .. } | SendBackward { .. } => self.message(stage, stream, step),
-            _ => Ok(self.work(stage, step)),
+            SendForward { .. } | SendBackward { .. } => self.message(stage, stream, &item),
+            _ => Ok(self.work(stage, &item)),
         }
     }
 
-    fn work(&mut self, stage: usize, step: Step) -> bool {
+    fn work(&mut self, stage: usize, item: &Item) -> bool {
+        let step = item.step;
         let (chunk, mb) = step.place();
         let c = &mut self.stages[stage];
         let needs = match step {
@@ -235,7 +281,8 @@ impl World {
             Some(Some(&t)) => t,
             Some(None) => return false,
         };
-        let start = c.free[0].max(ready);
+        let Some(reached) = c.reached(item) else { return false };
+        let start = reached.max(ready);
         let end = start
             + match step {
                 Forward { .. } => self.costs.forward,
@@ -245,17 +292,17 @@ impl World {
             };
         c.spans.push(Span { step, start, end });
         c.ended.insert(step, end);
-        c.free[0] = end;
         c.streams[0].pop_front();
         true
     }
 
     /// Both ends of a message.
-    fn message(&mut self, from: usize, stream: usize, send: Step) -> Result<bool, Fault> {
+    fn message(&mut self, from: usize, stream: usize, item: &Item) -> Result<bool, Fault> {
+        let send = item.step;
         let (chunk, mb) = send.place();
-        let (to, makers) = match send {
-            SendForward { .. } => (self.ring.after(from, chunk), [Forward { chunk, mb }, Forward { chunk, mb }]),
-            _ => (self.ring.before(from, chunk), [Backward { chunk, mb }, BackwardInput { chunk, mb }]),
+        let to = match send {
+            SendForward { .. } => self.ring.after(from, chunk),
+            _ => self.ring.before(from, chunk),
         };
         let Neighbour::Stage { stage: to, chunk: there } = to else {
             return Err(Fault::Step { stage: from, step: send, why: "has no neighbour to go to" });
@@ -264,17 +311,19 @@ impl World {
             SendForward { .. } => RecvForward { chunk: there, mb },
             _ => RecvBackward { chunk: there, mb },
         };
-        let made = makers.iter().find_map(|m| self.stages[from].ended.get(m).copied());
         let other = stream_of(&recv, self.wires);
-        let (Some(made), Some(&head)) = (made, self.stages[to].streams[other].front()) else { return Ok(false) };
-        if head != recv {
+        let Some(&head) = self.stages[to].streams[other].front() else { return Ok(false) };
+        let ready = (self.stages[from].reached(item), self.stages[to].reached(&head));
+        let (Some(made), Some(posted)) = ready else { return Ok(false) };
+        if head.step != recv {
             // Behind another message in a shared stream it only waits; on an edge of its own the order is wrong.
             return match self.wires {
                 Wires::Direction => Ok(false),
-                Wires::Edge => Err(Fault::Crossed { from, sends: send, to, expects: head }),
+                Wires::Edge => Err(Fault::Crossed { from, sends: send, to, expects: head.step }),
             };
         }
-        let end = made.max(self.stages[from].free[stream]).max(self.stages[to].free[other]) + self.costs.transfer;
+        let free = self.stages[from].free[stream].max(self.stages[to].free[other]);
+        let end = made.max(posted).max(free) + self.costs.transfer;
         for (stage, stream, step) in [(from, stream, send), (to, other, recv)] {
             let c = &mut self.stages[stage];
             c.streams[stream].pop_front();

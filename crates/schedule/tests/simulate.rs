@@ -11,7 +11,7 @@ fn lists(kind: Kind, stages: usize, chunks: usize, microbatches: usize, group: u
 
 fn run(kind: Kind, stages: usize, chunks: usize, microbatches: usize, costs: (u64, u64, u64)) -> Timeline {
     let lists = lists(kind, stages, chunks, microbatches, stages);
-    simulate(Ring { stages, chunks }, &lists, &free(costs), Wires::Edge).expect("a schedule that ends")
+    simulate(Ring { stages, chunks }, &lists, &free(costs), Wires::Edge, 1).expect("a schedule that ends")
 }
 
 /// Messages that take no time, as in the formulas.
@@ -74,13 +74,18 @@ fn a_ring_needs_a_stream_for_each_edge() {
     let ring = Ring { stages: 2, chunks: 2 };
     let l = lists(Kind::Interleaved, 2, 2, 4, 2);
     let costs = free((1, 1, 1));
-    assert!(simulate(ring, &l, &costs, Wires::Edge).is_ok());
-    let stuck = simulate(ring, &l, &costs, Wires::Direction).unwrap_err();
+    assert!(simulate(ring, &l, &costs, Wires::Edge, 1).is_ok());
+    let stuck = simulate(ring, &l, &costs, Wires::Direction, 1).unwrap_err();
     assert!(matches!(stuck, Fault::Deadlock(_)), "{stuck}");
+    // Groups larger than the pipeline need more sends on their way.
+    let l = lists(Kind::Interleaved, 2, 2, 8, 4);
+    let stuck = simulate(ring, &l, &costs, Wires::Edge, 1).unwrap_err();
+    assert!(matches!(stuck, Fault::Deadlock(_)), "{stuck}");
+    assert!(simulate(ring, &l, &costs, Wires::Edge, 3).is_ok());
     for kind in [Kind::GPipe, Kind::OneFOneB, Kind::ZbH1] {
         for p in 1..6 {
             let l = lists(kind, p, 1, 7, p);
-            simulate(Ring { stages: p, chunks: 1 }, &l, &costs, Wires::Direction).unwrap();
+            simulate(Ring { stages: p, chunks: 1 }, &l, &costs, Wires::Direction, 1).unwrap();
         }
     }
 }
@@ -94,7 +99,7 @@ fn broken_lists_are_found() {
     let broken = |stage: usize, change: &dyn Fn(&mut Vec<Step>)| {
         let mut l = good.clone();
         change(&mut l[stage]);
-        simulate(ring, &l, &costs, Wires::Edge).unwrap_err()
+        simulate(ring, &l, &costs, Wires::Edge, 1).unwrap_err()
     };
     let at = |l: &[Step], s: Step| l.iter().position(|x| *x == s).unwrap();
     use Step::*;
@@ -139,7 +144,7 @@ proptest! {
     #[test]
     fn every_schedule_ends(
         kind in prop::sample::select(vec![Kind::GPipe, Kind::OneFOneB, Kind::Interleaved, Kind::ZbH1]),
-        stages in 1usize..9, chunks in 1usize..5, microbatches in 0usize..40, more in 0usize..5,
+        stages in 1usize..9, chunks in 1usize..5, microbatches in 0usize..40, more in 0usize..9,
         costs in (1u64..9, 1u64..9, 1u64..9, 0u64..5),
     ) {
         let chunks = if matches!(kind, Kind::OneFOneB | Kind::ZbH1) { 1 } else { chunks };
@@ -149,7 +154,8 @@ proptest! {
         let l = lists(kind, stages, chunks, microbatches, group);
         let (forward, backward_input, backward_weight, transfer) = costs;
         let costs = Costs { forward, backward_input, backward_weight, transfer };
-        let t = simulate(Ring { stages, chunks }, &l, &costs, Wires::Edge);
+        let in_flight = Pipe { stage: 0, stages, chunks, microbatches, group }.sends_in_flight();
+        let t = simulate(Ring { stages, chunks }, &l, &costs, Wires::Edge, in_flight);
         let t = t.map_err(|e| TestCaseError::fail(e.to_string()))?;
         let work = (forward + backward_input + backward_weight) * (microbatches * chunks) as u64;
         for (stage, s) in t.stages.iter().enumerate() {

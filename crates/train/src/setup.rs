@@ -17,7 +17,7 @@ use ferrotron_telemetry::Timers;
 use ferrotron_tokenizer::{TikTokenOptions, Tokenizer};
 
 use crate::batch::BatchSource;
-use crate::step::steps_of;
+use crate::step::{pipe_of, steps_of};
 use crate::trainer::Sources;
 use crate::{Error, Progress, Result, Trainer, World, bridge};
 
@@ -107,7 +107,9 @@ pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>, world: &Wo
     };
     let cx = Ctx::new(device, stream, groups, params, options)?;
     let rows = c.train.micro_batch_size * c.data.seq_length / if cx.sequence_parallel { c.parallel.tp } else { 1 };
-    let edges = Edges { rows, hidden: model.hidden, stage, ring: Ring { stages, chunks: models.len() } };
+    let ring = Ring { stages, chunks: models.len() };
+    let in_flight = pipe_of(&c.parallel, stage, ring, usize::MAX).sends_in_flight();
+    let edges = Edges { rows, hidden: model.hidden, stage, ring, in_flight };
     let head = models.iter().find_map(|m| m.head.clone());
     let stage = Stage { chunks: models.into_iter().map(|m| Chunk { layers: m.layers }).collect(), edges };
     Ok(Built { cx, stage, head, model })

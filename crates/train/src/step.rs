@@ -256,9 +256,12 @@ impl Trainer {
 
 /// What a stage does for a global batch.
 pub(crate) fn steps_of(p: &ParallelConfig, edges: &Edges, microbatches: usize) -> Result<Vec<Step>> {
-    let Ring { stages, chunks } = edges.ring;
-    let pipe = Pipe { stage: edges.stage, stages, chunks, microbatches, group: p.microbatch_group };
-    schedule(p.schedule, &pipe).map_err(|e| Error::Setting(e.to_string()))
+    schedule(p.schedule, &pipe_of(p, edges.stage, edges.ring, microbatches)).map_err(|e| Error::Setting(e.to_string()))
+}
+
+/// A stage's place and work.
+pub(crate) fn pipe_of(p: &ParallelConfig, stage: usize, ring: Ring, microbatches: usize) -> Pipe {
+    Pipe { stage, stages: ring.stages, chunks: ring.chunks, microbatches, group: p.microbatch_group }
 }
 
 fn no_training_data() -> Error {
