@@ -75,7 +75,7 @@ fn losses_per_token_weigh_alike_wherever_the_tokens_are() {
     // And it is another mean than that of micro-batches, so the flag is not ignored.
     let (of_tokens, of_micros) =
         (log_of(small(&words)), log_of(small(&words.replace("--calculate-per-token-loss", ""))));
-    assert_eq!(printed(&of_tokens).len(), printed(&of_micros).len());
+    assert_ne!(printed(&of_tokens), printed(&of_micros));
 }
 
 #[test]
