@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ferrotron_checkpoint::SafetensorsFile;
+use ferrotron_comm::{Fabric, Options, ThreadWorld};
+use ferrotron_config::{Environment, Resolved, Table, parse, report, validate};
 use ferrotron_cpu::{CpuConfig, CpuDevice};
 use ferrotron_device::{DType, Device, Result, host};
 use ferrotron_executor::{Chunk, Edges, Stage, run};
@@ -16,6 +18,7 @@ use ferrotron_runtime::{
     Ctx, CtxOptions, Groups, Micro, MicroHost, ParamId, ParamStore, ParamTable, StoreOptions, stat,
 };
 use ferrotron_schedule::{ChunkPlan, Kind, Pipe, schedule};
+use ferrotron_train::{Trainer, World};
 
 /// A folder of golden numbers.
 pub fn golden(path: &str) -> PathBuf {
@@ -153,4 +156,39 @@ impl Rig {
         let z = self.head.logits(cx, &x)?;
         host::read_f32(&*cx.device, &cx.stream, &z)
     }
+}
+
+/// A validated command line of so many ranks.
+pub fn resolved(line: &str, ranks: usize) -> Resolved {
+    let table = Table::pretrain();
+    let argv: Vec<String> = line.split_whitespace().map(String::from).collect();
+    let parsed = parse(&table, &argv, &|path| std::fs::read_to_string(path));
+    let env = Environment { world_size: ranks, ..Environment::default() };
+    validate(&table, parsed.args, &env, parsed.violations)
+        .unwrap_or_else(|refused| panic!("{line}: {}", report("test", &refused.violations)))
+}
+
+/// A rank's trainer, built from a command line.
+pub fn trainer(device: Arc<dyn Device>, line: &Resolved, fabric: Arc<dyn Fabric>) -> ferrotron_train::Result<Trainer> {
+    Trainer::on(device, line, World::new(fabric, &line.config.parallel)?)
+}
+
+/// Runs `body` for every rank of a world of threads; an error of one ends the waits of all.
+pub fn on_ranks<T: Send>(
+    ranks: usize,
+    options: Options,
+    body: impl Fn(Arc<dyn Fabric>) -> ferrotron_train::Result<T> + Sync,
+) -> Vec<ferrotron_train::Result<T>> {
+    let world = ThreadWorld::new(ranks, options);
+    std::thread::scope(|scope| {
+        let start = |r: usize| {
+            let (world, body) = (world.clone(), &body);
+            scope.spawn(move || {
+                let fabric = Arc::new(world.rank(r));
+                body(fabric.clone()).inspect_err(|e| fabric.abort(&e.to_string()))
+            })
+        };
+        let all: Vec<_> = (0..ranks).map(start).collect();
+        all.into_iter().map(|t| t.join().expect("a rank does not panic")).collect()
+    })
 }

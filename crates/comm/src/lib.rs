@@ -103,13 +103,30 @@ pub struct Options {
     pub fault: Option<Fault>,
 }
 
-/// Events that a communicator could forget.
+/// An event wait that communicators leave out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Which one.
+    pub missing: Wait,
+    /// In the groups of this name and purpose, as in `dp/grads`; in all groups when absent.
+    pub group: Option<String>,
+}
+
+/// The two event waits around a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The collective does not wait for the home stream's work.
-    NoWaitForHome,
-    /// The home stream does not wait for the collective.
-    NoWaitForResult,
+pub enum Wait {
+    /// The collective waits for the home stream's work.
+    Home,
+    /// The home stream waits for the collective.
+    Result,
+}
+
+impl Fault {
+    /// The wait that a group's communicators leave out.
+    fn of_group(fault: Option<&Fault>, name: &str, purpose: &str) -> Option<Wait> {
+        let here = |f: &&Fault| f.group.as_ref().is_none_or(|g| *g == format!("{name}/{purpose}"));
+        fault.filter(here).map(|f| f.missing)
+    }
 }
 
 impl Default for Options {

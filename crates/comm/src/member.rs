@@ -7,7 +7,7 @@ use ferrotron_device::{Device, Error, Event, Pending, Result, Stream, StreamRole
 
 use crate::log::{Log, describe};
 use crate::raw::{RawCall, RawP2p};
-use crate::{Collective, Communicator, Fault, Kind, P2p, Site};
+use crate::{Collective, Communicator, Kind, P2p, Site, Wait};
 
 /// Blocking collectives on host memory, as the stream runs them. All memory may be used until the call returns, and
 /// no rank touches it after that.
@@ -32,7 +32,7 @@ pub(crate) struct Member {
     log: Arc<Log>,
     calls: AtomicU64,
     barriers: AtomicU64,
-    fault: Option<Fault>,
+    missing: Option<Wait>,
 }
 
 impl Member {
@@ -43,7 +43,7 @@ impl Member {
         (rank, size): (usize, usize),
         engine: Arc<dyn Engine>,
         log: Arc<Log>,
-        fault: Option<Fault>,
+        missing: Option<Wait>,
     ) -> Result<Member> {
         let info = device.info();
         if !info.computes || !info.name.starts_with("cpu") {
@@ -55,12 +55,12 @@ impl Member {
         }
         let stream = device.stream(StreamRole::Comm)?;
         let (calls, barriers) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Member { name: name.into(), rank, size, stream, engine, log, calls, barriers, fault })
+        Ok(Member { name: name.into(), rank, size, stream, engine, log, calls, barriers, missing })
     }
 
     /// Happens when all that was enqueued is done.
     fn done(&self) -> Event {
-        if self.fault == Some(Fault::NoWaitForResult) { Event::done() } else { self.stream.record() }
+        if self.missing == Some(Wait::Result) { Event::done() } else { self.stream.record() }
     }
 
     /// Runs `work` when the stream reaches it, after what `home` has now.
@@ -70,7 +70,7 @@ impl Member {
         what: String,
         work: impl FnOnce(&dyn Engine) -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        if self.fault != Some(Fault::NoWaitForHome) {
+        if self.missing != Some(Wait::Home) {
             self.stream.wait(&home.record());
         }
         let id = self.log.enqueued(what);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
-use ferrotron_comm::{Communicator, Fabric, Fault, Options, P2p, ReduceOp, ThreadWorld};
+use ferrotron_comm::{Communicator, Fabric, Fault, Options, P2p, ReduceOp, ThreadWorld, Wait};
 use ferrotron_cpu::StreamMode;
 use ferrotron_device::DType;
 
@@ -37,11 +37,12 @@ fn every_collective_is_the_ordered_loop() {
 
 #[test]
 fn a_forgotten_event_is_a_wrong_number() {
-    for fault in [Fault::NoWaitForHome, Fault::NoWaitForResult] {
-        let world = ThreadWorld::new(2, Options { fault: Some(fault), ..Options::default() });
+    for missing in [Wait::Home, Wait::Result] {
+        let fault = Some(Fault { missing, group: None });
+        let world = ThreadWorld::new(2, Options { fault, ..Options::default() });
         let got = on_threads(2, |r| program(&world.rank(r), &Place::new(streams(3, r))));
         let wrong = got.iter().enumerate().any(|(r, got)| *got != expected(r, 2));
-        assert!(wrong, "{fault:?} went unnoticed");
+        assert!(wrong, "{missing:?} went unnoticed");
     }
 }
 

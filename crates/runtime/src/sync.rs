@@ -196,15 +196,18 @@ impl Ctx {
         self.param_sync.lock().drain(..).for_each(|(_, p)| drop(p.wait()));
     }
 
-    /// The host's view of the step's statistics, summed over all ranks: one collective, one host sync.
-    pub fn read_stats(&self) -> Result<Vec<f32>> {
+    /// The step's statistics, summed over all ranks.
+    pub fn sum_stats(&self) -> Result<Tensor> {
         let world = &self.groups.world;
-        let stats = if world.size() > 1 {
-            world.all_reduce(&self.stream, self.stats.clone(), ReduceOp::Sum)?.wait()
-        } else {
-            self.stats.clone()
-        };
-        ferrotron_device::host::read_f32(&*self.device, &self.stream, &stats)
+        if world.size() == 1 {
+            return Ok(self.stats.clone());
+        }
+        Ok(world.all_reduce(&self.stream, self.stats.clone(), ReduceOp::Sum)?.wait())
+    }
+
+    /// The host's view of them: one collective, one host sync.
+    pub fn read_stats(&self) -> Result<Vec<f32>> {
+        ferrotron_device::host::read_f32(&*self.device, &self.stream, &self.sum_stats()?)
     }
 }
 

@@ -63,6 +63,13 @@ pub enum Error {
     Setting(String),
 }
 
+impl Error {
+    /// True when another rank failed first, and this one only ends with it.
+    pub fn is_of_peer(&self) -> bool {
+        matches!(self, Error::Device(ferrotron_device::Error::Aborted(_)))
+    }
+}
+
 /// Large errors travel boxed, so that a `Result` stays small.
 macro_rules! boxed {
     ($($variant:ident: $error:ty),* $(,)?) => {$(

@@ -4,7 +4,7 @@ use ferrotron_executor::forward_only;
 use ferrotron_runtime::{Micro, stat};
 
 use crate::batch::BatchSource;
-use crate::{Result, Trainer};
+use crate::{Phase, Result, Trainer};
 
 /// Which set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,7 @@ impl Trainer {
             (iters, consumed) = ((whole.len() / self.config.eval.global_batch_size) as u64, 0);
         }
         let Some(mut source) = source.filter(|_| iters > 0) else { return Ok(None) };
+        self.world.at.enter(Phase::Evaluate);
         self.cx.training = false;
         self.cx.finish_params();
         let done = self.sum_losses(&mut source, iters, &mut consumed);

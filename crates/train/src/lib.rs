@@ -26,4 +26,4 @@ pub use progress::Progress;
 pub use run::{Ending, Rank, pretrain};
 pub use signals::Signals;
 pub use trainer::Trainer;
-pub use world::World;
+pub use world::{At, Phase, World};

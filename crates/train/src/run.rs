@@ -75,6 +75,8 @@ fn train(rank: &Rank<'_>, t: &mut Trainer, log: &mut Reporter<'_>) -> Result<End
         log.line(notice)?;
     }
     load(t, log)?;
+    let timeout = t.config.parallel.timeout_seconds_after_init;
+    t.world.fabric.set_timeout(std::time::Duration::from_secs(timeout));
     log.start_progress(t, rank.env)?;
     log.event(Event::ModelBuilt)?;
     log.event(Event::DataBuilt)?;

@@ -11,7 +11,7 @@ use ferrotron_optim::scheduler::LoadPolicy;
 use ferrotron_runtime::{Ctx, ParamSpec, Tied};
 
 use crate::world::agree;
-use crate::{Error, Progress, Result, Trainer, progress};
+use crate::{Error, Phase, Progress, Result, Trainer, progress};
 
 /// What loading did.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,6 +56,7 @@ impl Trainer {
     /// Writes a checkpoint of the current iteration below `root`, in the crash-safe order of crate `checkpoint`. All
     /// ranks take part: each writes what only it holds, then rank 0 makes the whole visible.
     pub fn save(&self, root: &Path) -> Result<()> {
+        self.world.at.enter(Phase::Save);
         self.cx.finish_params();
         let options = SaveOptions {
             retain_interval: self.config.checkpoint.save_retain_interval.and_then(NonZeroU64::new),
@@ -121,6 +122,7 @@ impl Trainer {
     /// Follows `--load`, `--ckpt-step`, `--finetune`, `--no-load-optim`, `--no-load-rng` and `--pretrained-checkpoint`.
     /// A `--load` that holds nothing is an error unless it equals `--save`.
     pub fn load(&mut self) -> Result<Loaded> {
+        self.world.at.enter(Phase::Load);
         let c = self.config.checkpoint.clone();
         let Some(dir) = &c.load else {
             return match &c.pretrained {

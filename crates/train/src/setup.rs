@@ -119,9 +119,14 @@ impl Trainer {
     /// Opens device, tokenizer and data, builds this rank's part of the model, loads nothing. `local_ranks` ranks share
     /// this host.
     pub fn new(resolved: &Resolved, env: &Environment, world: World, local_ranks: usize) -> Result<Trainer> {
+        let device = open_device(&resolved.config, env, local_ranks)?;
+        Trainer::on(device, resolved, world)
+    }
+
+    /// The same, on a device that is open.
+    pub fn on(device: Arc<dyn Device>, resolved: &Resolved, world: World) -> Result<Trainer> {
         let config = resolved.config.clone();
         let (tokenizer, vocab) = tokenizer(&config)?;
-        let device = open_device(&config, env, local_ranks)?;
         let Built { cx, stage, head, model } = build_model(&config, vocab, device, &world)?;
         let optimizer = Optimizer::new(bridge::optimizer_kind(&config), &cx)?;
         let batches = MicrobatchCalculator::new(

@@ -56,6 +56,14 @@ impl Signals {
         Ok(Signals { last, save_on })
     }
 
+    /// The signal that asks for an end without a save, if one came.
+    pub fn stop(&self) -> Option<i32> {
+        match self.asked() {
+            Some(Asked::Stop(signal)) => Some(signal),
+            _ => None,
+        }
+    }
+
     /// What was asked for since the start, if anything.
     pub fn asked(&self) -> Option<Asked> {
         match self.last.load(Ordering::Relaxed) as i32 {

@@ -1,12 +1,14 @@
 //! One training step.
 
 use ferrotron_config::settings::ParallelConfig;
+use ferrotron_device::{Tensor, host};
 use ferrotron_executor::{Edges, run};
 use ferrotron_optim::{Decision, StepStats, UpdateScalars};
 use ferrotron_runtime::{Micro, MicroHost, stat};
 use ferrotron_schedule::{Pipe, Ring, Step, schedule};
 
-use crate::{Error, Result, Trainer};
+use crate::world::culprit;
+use crate::{Error, Phase, Result, Trainer};
 
 /// What a step did.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,37 +68,69 @@ impl Trainer {
     ///
     /// `leave` is this rank's wish to end the run; the report says whether any rank has it, so that all agree.
     pub fn step(&mut self, leave: Leave) -> Result<StepReport> {
+        let samples = self.gradients()?;
+        let own = self.own_stats()?;
+        let sums = self.gather_stats(leave)?;
+        let stats = host::read_f32(&*self.cx.device, &self.cx.stream, &sums)?;
+        let report = match self.judge(&stats, samples) {
+            Err(e @ Error::NotFinite { .. }) => return Err(self.blame(e, own)?),
+            judged => judged?,
+        };
+        if report.decision == Decision::Apply {
+            self.timers.start("optimizer", 1);
+            self.apply(report.grad_norm, self.unscale(stats[stat::TOKENS].max(1.0)))?;
+            self.timers.stop("optimizer");
+            self.scheduler.step(samples);
+        }
+        // After the update, which still divides by the scale that these gradients have.
+        self.scaler.update(report.decision == Decision::Skip(ferrotron_optim::SkipReason::GradientOverflow));
+        self.advance(samples)?;
+        Ok(report)
+    }
+
+    /// A step on a device that holds no values: every call of [`Trainer::step`] but the reading of its numbers, as if
+    /// they asked for an update. It tells a rank's memory, work and collectives.
+    pub fn rehearse(&mut self) -> Result<()> {
+        let samples = self.gradients()?;
+        let _own = self.own_stats()?;
+        let _sums = self.gather_stats(Leave::No)?;
+        self.apply(1.0, 1.0)?;
+        self.scheduler.step(samples);
+        self.advance(samples)
+    }
+
+    /// Gradients of the next global batch, summed over all ranks; gives its number of samples.
+    fn gradients(&mut self) -> Result<u64> {
         let batch = self.batches.current();
         self.cx.step = self.progress.iteration;
         self.cx.training = true;
 
+        let at = self.world.at.clone();
+        at.begin(self.progress.iteration + 1);
+        at.enter(Phase::Data);
         self.timers.start("batch-generator", 2);
         let source = self.data.train.as_mut().ok_or_else(no_training_data)?;
         let micros = source.global_batch(self.progress.consumed_samples, batch.num_microbatches)?;
         self.timers.stop("batch-generator");
 
+        at.enter(Phase::ForwardBackward);
         self.timers.start("forward-backward", 1);
         self.forward_backward(&micros)?;
         self.timers.stop("forward-backward");
 
+        at.enter(Phase::GradSync);
         self.timers.start("all-grads-sync", 1);
         self.cx.finish_grads()?;
         self.timers.stop("all-grads-sync");
+        Ok(batch.running_global_batch_size)
+    }
 
-        let stats = self.gather_stats(leave)?;
-        let report = self.judge(&stats, batch.running_global_batch_size)?;
-        if report.decision == Decision::Apply {
-            self.timers.start("optimizer", 1);
-            self.apply(report.grad_norm, self.unscale(stats[stat::TOKENS].max(1.0)))?;
-            self.timers.stop("optimizer");
-            self.scheduler.step(batch.running_global_batch_size);
-        }
-        // After the update, which still divides by the scale that these gradients have.
-        self.scaler.update(report.decision == Decision::Skip(ferrotron_optim::SkipReason::GradientOverflow));
+    /// Counts a step of so many samples.
+    fn advance(&mut self, samples: u64) -> Result<()> {
         self.progress.iteration += 1;
-        self.progress.consumed_samples += batch.running_global_batch_size;
+        self.progress.consumed_samples += samples;
         self.batches.update(self.progress.consumed_samples)?;
-        Ok(report)
+        Ok(())
     }
 
     /// True when the next iteration's data is to be passed over (`--iterations-to-skip`, which Megatron
@@ -127,8 +161,9 @@ impl Trainer {
         Ok(())
     }
 
-    /// All numbers that the host needs from a step, summed over all ranks, in one read.
-    fn gather_stats(&mut self, leave: Leave) -> Result<Vec<f32>> {
+    /// All numbers that the host needs from a step, summed over all ranks, to be read at once.
+    fn gather_stats(&mut self, leave: Leave) -> Result<Tensor> {
+        self.world.at.enter(Phase::Numbers);
         let cx = &self.cx;
         self.optimizer.gather_grad_squares(cx)?;
         if self.config.log.num_zeros_in_grad {
@@ -140,7 +175,31 @@ impl Trainer {
         if leave != Leave::No {
             cx.ops().fill(&cx.stream, leave.weight(), &mut cx.stat(stat::LEAVE))?;
         }
-        Ok(cx.read_stats()?)
+        Ok(cx.sum_stats()?)
+    }
+
+    /// This rank's part of the step's numbers, before they are summed: it tells who brought a NaN.
+    fn own_stats(&self) -> Result<Option<Tensor>> {
+        let cx = &self.cx;
+        if self.world.size() == 1 || !self.config.train.check_for_nan {
+            return Ok(None);
+        }
+        let mut own = cx.pool.alloc(cx.stats.dtype(), *cx.stats.shape())?;
+        cx.ops().copy(&cx.stream, &cx.stats, &mut own)?;
+        Ok(Some(own))
+    }
+
+    /// Of the ranks that all see a sum that is not finite, the one whose part it was keeps the error; if it is nobody's in
+    /// particular (a gradient), rank 0. The others end as its peers.
+    fn blame(&self, e: Error, own: Option<Tensor>) -> Result<Error> {
+        let Some(own) = own else { return Ok(e) };
+        let cx = &self.cx;
+        let own = host::read_f32(&*cx.device, &cx.stream, &own)?;
+        let who = culprit(cx, own[stat::LOSS])?.unwrap_or(0);
+        if who == self.world.rank() {
+            return Ok(e);
+        }
+        Ok(ferrotron_device::Error::Aborted(format!("rank {who}: {e}")).into())
     }
 
     fn judge(&self, stats: &[f32], samples: u64) -> Result<StepReport> {
@@ -181,6 +240,7 @@ impl Trainer {
     fn apply(&mut self, grad_norm: f64, unscale: f64) -> Result<()> {
         let clip = self.config.optim.clip_grad;
         let coefficient = if clip > 0.0 { (clip / (grad_norm + 1e-6)).min(1.0) } else { 1.0 };
+        self.world.at.enter(Phase::Optimizer);
         self.progress.updates += 1;
         let update = UpdateScalars {
             lr: self.scheduler.lr(),

@@ -1,9 +1,11 @@
 //! All ranks of a run, as one of them sees them.
 
+use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use ferrotron_base::DType;
-use ferrotron_comm::{Fabric, Options, ThreadWorld};
+use ferrotron_comm::{Fabric, Options, ReduceOp, ThreadWorld};
 use ferrotron_config::settings::ParallelConfig;
 use ferrotron_device::Device;
 use ferrotron_runtime::{Ctx, Groups};
@@ -18,6 +20,74 @@ pub struct World {
     pub fabric: Arc<dyn Fabric>,
     /// The mesh.
     pub mesh: Mesh,
+    /// Where this rank is in its run.
+    pub at: Arc<At>,
+}
+
+/// What a rank is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    /// Building model, optimizer and data.
+    Start,
+    /// Reading a checkpoint.
+    Load,
+    /// Reading a batch.
+    Data,
+    /// Forward and backward.
+    ForwardBackward,
+    /// Waiting for gradients of other ranks.
+    GradSync,
+    /// Summing the step's numbers over all ranks, and judging them.
+    Numbers,
+    /// Updating parameters.
+    Optimizer,
+    /// Evaluating.
+    Evaluate,
+    /// Writing a checkpoint.
+    Save,
+}
+
+/// Phases in the order of their numbers, with their names in reports.
+const PHASES: [(Phase, &str); 9] = [
+    (Phase::Start, "starting"),
+    (Phase::Load, "loading"),
+    (Phase::Data, "reading data"),
+    (Phase::ForwardBackward, "forward-backward"),
+    (Phase::GradSync, "gradient sync"),
+    (Phase::Numbers, "step numbers"),
+    (Phase::Optimizer, "optimizer"),
+    (Phase::Evaluate, "evaluating"),
+    (Phase::Save, "saving"),
+];
+
+/// Where a rank is in its run: kept up to date by the loop, read by whoever reports how the rank ended.
+#[derive(Debug, Default)]
+pub struct At {
+    iteration: AtomicU64,
+    phase: AtomicU8,
+}
+
+impl At {
+    /// Takes note of a phase.
+    pub fn enter(&self, phase: Phase) {
+        self.phase.store(phase as u8, Ordering::Relaxed);
+    }
+
+    /// Takes note of the iteration that begins, from 1.
+    pub fn begin(&self, iteration: u64) {
+        self.iteration.store(iteration, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let n = self.iteration.load(Ordering::Relaxed);
+        if n > 0 {
+            write!(f, "iteration {n}, ")?;
+        }
+        f.write_str(PHASES[usize::from(self.phase.load(Ordering::Relaxed))].1)
+    }
 }
 
 impl World {
@@ -34,7 +104,7 @@ impl World {
             optimizer_instances: 1,
         };
         let mesh = Mesh::new(layout).map_err(|e| Error::Setting(e.to_string()))?;
-        Ok(World { fabric, mesh })
+        Ok(World { fabric, mesh, at: Arc::default() })
     }
 
     /// A world of one rank.
@@ -83,4 +153,38 @@ pub fn agree(cx: &Ctx, number: u32) -> Result<u32> {
     let mut bytes = [0u8; 4];
     cx.device.download(&cx.stream, &t, &mut bytes)?;
     Ok(u32::from_ne_bytes(bytes))
+}
+
+/// The lowest rank whose part of the loss is not finite, told by all to all: who brought a NaN into a sum. All ranks come
+/// here when the sum shows one. `None` when every part is finite.
+pub fn culprit(cx: &Ctx, own_loss: f32) -> Result<Option<usize>> {
+    let world = &cx.groups.world;
+    let (size, rank) = (world.size(), world.rank());
+    // The larger the earlier, 0 for none: a maximum finds the first. Exact in f32.
+    let mine = if own_loss.is_finite() { 0.0 } else { (size - rank) as f32 };
+    if size == 1 {
+        return Ok((mine > 0.0).then_some(0));
+    }
+    let mut t = cx.pool.alloc(DType::F32, [1])?;
+    cx.device.ops().fill(&cx.stream, mine, &mut t)?;
+    let t = world.all_reduce(&cx.stream, t, ReduceOp::Max)?.wait();
+    let first = ferrotron_device::host::read_f32(&*cx.device, &cx.stream, &t)?[0];
+    Ok((first > 0.0).then(|| size - first as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_have_their_names() {
+        for (i, (phase, _)) in PHASES.iter().enumerate() {
+            assert_eq!(*phase as usize, i);
+        }
+        let at = At::default();
+        assert_eq!(at.to_string(), "starting");
+        at.begin(7);
+        at.enter(Phase::Save);
+        assert_eq!(at.to_string(), "iteration 7, saving");
+    }
 }

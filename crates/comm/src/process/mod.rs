@@ -159,7 +159,7 @@ impl ProcessWorld {
         }
         let net = Net::new(o.rank, &options.comm, sockets, rings, met.whereabouts().to_vec());
         let net = Arc::new(net.map_err(system("setting up the connections"))?);
-        let (groups, fault) = (Mutex::default(), options.comm.fault);
+        let (groups, fault) = (Mutex::default(), options.comm.fault.clone());
         let mut world = ProcessWorld { net, groups, readers: vec![], rings: None, notices, fault };
         for peer in (0..o.world).filter(|p| *p != o.rank) {
             let net = world.net.clone();
@@ -230,7 +230,8 @@ impl Fabric for ProcessWorld {
         }
         let engine = Arc::new(MessageEngine::new(self.net.clone(), id, name, ranks, place));
         let (place, log) = ((place, ranks.len()), self.net.log.clone());
-        let member = Arc::new(Member::new(device, name, place, engine, log, self.fault)?);
+        let missing = Fault::of_group(self.fault.as_ref(), name, purpose);
+        let member = Arc::new(Member::new(device, name, place, engine, log, missing)?);
         if !self.net.is_checked() {
             return Ok(member);
         }

@@ -27,6 +27,7 @@ impl Net {
         let state = |r: &usize| -> Option<String> {
             let who = self.who(*r);
             match answers.get(r) {
+                Some((_, report)) if here.is_some_and(|call| has_done(report, call)) => None,
                 None => Some(format!("{who} does not answer: stopped, or its host is gone")),
                 Some((None, _)) => Some(format!("{who} waits in no collective: it is late")),
                 Some((Some(other), _)) => match (place(other), here) {
@@ -72,9 +73,25 @@ fn place(call: &str) -> Option<(&str, u64)> {
     Some((group, rest.split(' ').next()?.parse().ok()?))
 }
 
+/// Says whether a rank, by its report, is done with a call: a peer that waits for a third rank's part may be further.
+fn has_done(report: &str, (group, sequence): (&str, u64)) -> bool {
+    report.lines().any(|line| {
+        let call = line.trim_start().split_once(". ").and_then(|(_, call)| place(call));
+        call.is_some_and(|(g, n)| g == group && (n > sequence || n == sequence && line.contains(": done ")))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rank_that_is_further_is_not_missing() {
+        let report = "rank 2: last 2 collectives:\n  8. world #4 all_reduce of 8 F32 at a.rs:1: done 2.0 s ago\n  9. dp #5 \
+                      all_reduce of 3 F32 at a.rs:2: waiting 2.0 s ago";
+        assert!(has_done(report, ("world", 4)) && has_done(report, ("world", 3)) && has_done(report, ("dp", 4)));
+        assert!(!has_done(report, ("world", 5)) && !has_done(report, ("dp", 5)) && !has_done(report, ("tp", 1)));
+    }
 
     #[test]
     fn places_are_read_from_descriptions() {

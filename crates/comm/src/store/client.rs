@@ -151,14 +151,20 @@ impl Store {
         // A time-out of zero would mean none.
         let patience = timeout.max(Duration::from_millis(1));
         self.call("wait", &request, |s| {
-            s.set_read_timeout(Some(patience))?;
+            let began = Instant::now();
             let mut reply = [0];
-            match s.read(&mut reply) {
-                Ok(1) if reply[0] == STOP_WAITING => return Ok(true),
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(_) => return Err(odd("reply to WAIT", reply[0])),
-                Err(e) if timed_out(&e) => {}
-                Err(e) => return Err(e),
+            loop {
+                let left = patience.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
+                s.set_read_timeout(Some(left))?;
+                match s.read(&mut reply) {
+                    Ok(1) if reply[0] == STOP_WAITING => return Ok(true),
+                    Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    Ok(_) => return Err(odd("reply to WAIT", reply[0])),
+                    // A read with a time-out is not restarted after a signal, nor after a stop.
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) if timed_out(&e) => break,
+                    Err(e) => return Err(e),
+                }
             }
             s.set_read_timeout(Some(self.timeout))?;
             s.write_all(&Request::CancelWait.encode())?;

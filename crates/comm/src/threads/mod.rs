@@ -133,7 +133,8 @@ impl Fabric for ThreadRank {
         let engine = Arc::new(ThreadEngine::new(self.world.clone(), shared, place));
         let log = self.world.logs[self.rank].clone();
         let place = (place, ranks.len());
-        let member = Arc::new(Member::new(device, name, place, engine, log, self.world.fault)?);
+        let missing = Fault::of_group(self.world.fault.as_ref(), name, purpose);
+        let member = Arc::new(Member::new(device, name, place, engine, log, missing)?);
         Ok(match &self.world.book {
             None => member,
             Some(book) => Arc::new(Checked::new(member, &format!("{name}/{purpose}"), ranks, book.clone())),

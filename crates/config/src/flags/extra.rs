@@ -14,6 +14,7 @@ pub static OWN: Group = Group { name: "Ferrotron", source: Source::Ferrotron, fl
     Flag::new("--loss-spike-threshold", "loss_spike_threshold", Kind::Float, "Skip the update of a step whose loss exceeds this"),
     Flag::new("--grad-norm-skip-threshold", "grad_norm_skip_threshold", Kind::Float, "Skip the update of a step whose gradient norm exceeds this"),
     Flag::new("--thread-ranks", "thread_ranks", Kind::Int, "Run this many ranks as threads of one process").or(Fallback::Int(0)),
+    Flag::new("--timeout-seconds", "timeout_seconds", Kind::Int, "Seconds that a wait for other ranks may take, instead of --distributed-timeout-minutes"),
     Flag::new("--interface", "interface", Kind::Str, "Network interface or address between processes (else GLOO_SOCKET_IFNAME)"),
     Flag::new("--check-collectives", "check_collectives", Kind::StoreTrue, "Compare every collective with the other ranks' before it runs"),
     Flag::new("--pipeline-schedule", "pipeline_schedule", Kind::Str, "Order of forwards and backwards; 1f1b by default, interleaved with virtual stages")

@@ -82,7 +82,8 @@ const ACTS: &[&str] = &[
     "--iterations-to-skip", "--full-validation", "--apply-wd-to-qk-layernorm",
     // ranks
     "--overlap-grad-reduce", "--overlap-param-gather", "--grad-reduce-in-bf16", "--ddp-bucket-size",
-    "--calculate-per-token-loss", "--distributed-timeout-minutes", "--thread-ranks", "--interface",
+    "--calculate-per-token-loss", "--distributed-timeout-minutes", "--distributed-timeout-seconds-after-init",
+    "--timeout-seconds", "--thread-ranks", "--interface",
     "--check-collectives",
     // this program
     "--device", "--dry-run", "--print-config", "--strict", "--config", "--yaml-cfg",
@@ -138,7 +139,7 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
             "--tp-comm-overlap", "--no-tp-comm-bulk-wgrad", "--no-tp-comm-bulk-dgrad", "--no-tp-comm-overlap-ag",
             "--no-tp-comm-overlap-rs", "--tp-comm-overlap-rs-dgrad", "--no-tp-comm-split-ag", "--no-tp-comm-split-rs",
             "--tp-comm-bootstrap-backend", "--tp-comm-overlap-cfg", "--distributed-backend", 
-            "--distributed-timeout-seconds-after-init", "--ddp-num-buckets", 
+            "--ddp-num-buckets", 
             "--ddp-pad-buckets-for-high-nccl-busbw", "--ddp-average-in-collective", "--use-nccl-ub", "--use-sharp",
             "--sharp-enabled-group", "--nccl-communicator-config-path", "--high-priority-stream-groups",
             "--disable-symmetric-registration", "--disable-gloo-process-groups", "--disable-gloo-group",

@@ -190,8 +190,10 @@ pub struct ParallelConfig {
     pub ddp_bucket_size: Option<usize>,
     /// The loss is averaged over all tokens of the global batch, not over those of each micro-batch.
     pub per_token_loss: bool,
-    /// Minutes after which a wait for other ranks is an error.
-    pub timeout_minutes: u64,
+    /// Seconds after which a wait for other ranks is an error.
+    pub timeout_seconds: u64,
+    /// The same, once training has begun.
+    pub timeout_seconds_after_init: u64,
     /// Ranks as threads of this process; 0 when ranks are processes.
     pub thread_ranks: usize,
     /// Network interface between processes.

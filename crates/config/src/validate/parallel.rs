@@ -139,6 +139,8 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
     c.derive_size("data_parallel_size", dp, "world size / (tp x pp x cp)");
     let rank = c.env.rank;
     c.derive_size("rank", rank, "RANK");
+    let minutes = c.count_from("distributed_timeout_minutes", 1).unwrap_or(10);
+    let timeout_seconds = c.count_from("timeout_seconds", 1).unwrap_or(minutes.saturating_mul(60));
     ParallelConfig {
         world_size,
         tp,
@@ -158,7 +160,10 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         grad_reduce_in_bf16: c.args.flag("grad_reduce_in_bf16"),
         ddp_bucket_size: c.size("ddp_bucket_size"),
         per_token_loss: c.args.flag("calculate_per_token_loss"),
-        timeout_minutes: c.count_from("distributed_timeout_minutes", 1).unwrap_or(10),
+        timeout_seconds,
+        timeout_seconds_after_init: c
+            .count_from("distributed_timeout_seconds_after_init", 1)
+            .unwrap_or(timeout_seconds),
         thread_ranks,
         interface: c.args.text("interface").map(str::to_string),
     }
