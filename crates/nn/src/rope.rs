@@ -139,3 +139,53 @@ impl Rope {
         cx.ops().rope(&cx.stream, self.dims, inverse, &self.cos, &self.sin, &mb.positions, x)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every (rot/16)-th frequency and the factor of cos and sin, from Hugging Face transformers 5.24's
+    /// `ROPE_INIT_FUNCTIONS["yarn"]`, which computes in f32: 1e-6 relative.
+    #[test]
+    fn yarn_equals_transformers() {
+        let yarn = |factor, original, mscale_all_dim, round| RopeScaling::Yarn {
+            factor,
+            original,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            mscale: 1.0,
+            mscale_all_dim,
+            round,
+        };
+        let cases = [
+            (
+                (64, 1e4, yarn(4.0, 4096.0, 0.0, true)),
+                [1.0, 0.31622776, 0.1, 0.027973996, 0.0065384619, 0.0013378868, 0.00025, 7.9056947e-5],
+                1.1386294,
+            ),
+            (
+                (128, 1e6, yarn(16.0, 32768.0, 0.0, true)),
+                [1.0, 0.17782794, 0.031622779, 0.0053132987, 0.00050367648, 1.1114246e-5, 1.9764234e-6, 3.5146334e-7],
+                1.2772589,
+            ),
+            (
+                (32, 1e4, yarn(8.0, 256.0, 0.5, true)),
+                [1.0, 0.23717084, 0.049999997, 0.0079056937, 0.00125, 0.00039528473, 0.000125, 3.9528473e-5],
+                1.0941800,
+            ),
+            (
+                (64, 1e4, yarn(4.0, 4096.0, 0.0, false)),
+                [1.0, 0.31622776, 0.1, 0.02861361, 0.006556971, 0.0012856319, 0.00025, 7.9056947e-5],
+                1.1386294,
+            ),
+        ];
+        for ((rot, base, scaling), want, magnitude) in cases {
+            let spec = RopeSpec { rot, interleaved: false, base, max_positions: 1, scaling };
+            let (got, scale) = spec.frequencies();
+            assert!((scale / magnitude - 1.0).abs() < 1e-6, "{scaling:?}: {scale}");
+            for (a, b) in got.iter().step_by(rot / 16).zip(want) {
+                assert!((a / b - 1.0).abs() < 1e-6, "{scaling:?}: {a} against {b}");
+            }
+        }
+    }
+}
