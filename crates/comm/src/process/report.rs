@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::frame::{Header, Lane};
 use super::net::Net;
+use crate::Kind;
 use crate::failure::lock;
 
 /// How long answers of the other ranks are awaited.
@@ -67,17 +68,22 @@ impl Net {
     }
 }
 
-/// Group and sequence of a call as the log describes it: `dp #7 all_reduce …`.
-fn place(call: &str) -> Option<(&str, u64)> {
+/// Which calls a description counts among: a group's barriers have a count of their own.
+type Count<'a> = (&'a str, bool);
+
+/// Count and sequence of a call as the log describes it: `dp #7 all_reduce …`.
+fn place(call: &str) -> Option<(Count<'_>, u64)> {
     let (group, rest) = call.split_once(" #")?;
-    Some((group, rest.split(' ').next()?.parse().ok()?))
+    let mut words = rest.split(' ');
+    let sequence = words.next()?.parse().ok()?;
+    Some(((group, words.next() == Some(Kind::Barrier.name())), sequence))
 }
 
 /// Says whether a rank, by its report, is done with a call: a peer that waits for a third rank's part may be further.
-fn has_done(report: &str, (group, sequence): (&str, u64)) -> bool {
+fn has_done(report: &str, (count, sequence): (Count<'_>, u64)) -> bool {
     report.lines().any(|line| {
         let call = line.trim_start().split_once(". ").and_then(|(_, call)| place(call));
-        call.is_some_and(|(g, n)| g == group && (n > sequence || n == sequence && line.contains(": done ")))
+        call.is_some_and(|(c, n)| c == count && (n > sequence || n == sequence && line.contains(": done ")))
     })
 }
 
@@ -89,13 +95,17 @@ mod tests {
     fn a_rank_that_is_further_is_not_missing() {
         let report = "rank 2: last 2 collectives:\n  8. world #4 all_reduce of 8 F32 at a.rs:1: done 2.0 s ago\n  9. dp #5 \
                       all_reduce of 3 F32 at a.rs:2: waiting 2.0 s ago";
-        assert!(has_done(report, ("world", 4)) && has_done(report, ("world", 3)) && has_done(report, ("dp", 4)));
-        assert!(!has_done(report, ("world", 5)) && !has_done(report, ("dp", 5)) && !has_done(report, ("tp", 1)));
+        let done = |group, n| has_done(report, ((group, false), n));
+        assert!(done("world", 4) && done("world", 3) && done("dp", 4));
+        assert!(!done("world", 5) && !done("dp", 5) && !done("tp", 1));
+        let barrier = "rank 1: last 1 collectives:\n  1. dp #1 barrier at a.rs:1: done 0.3 s ago";
+        assert!(has_done(barrier, (("dp", true), 1)) && !has_done(barrier, (("dp", false), 1)));
     }
 
     #[test]
     fn places_are_read_from_descriptions() {
-        assert_eq!(place("dp #7 all_reduce of 3 F32 at a.rs:1"), Some(("dp", 7)));
+        assert_eq!(place("dp #7 all_reduce of 3 F32 at a.rs:1"), Some((("dp", false), 7)));
+        assert_eq!(place("dp #7 barrier at a.rs:1"), Some((("dp", true), 7)));
         assert_eq!(place("nothing"), None);
     }
 }
