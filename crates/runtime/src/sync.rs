@@ -236,12 +236,3 @@ impl ParamSync {
         }
     }
 }
-
-/// An error for settings that contradict the store's layout.
-pub fn check(options: &SyncOptions, sharded: bool) -> Result<()> {
-    if options.overlap_params && !sharded {
-        let what = "a sharded optimizer: only it has parameters to gather";
-        return Err(Error::mismatch("overlap of parameter gathers", "optimizer", what, "a whole one"));
-    }
-    Ok(())
-}
