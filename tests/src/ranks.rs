@@ -145,7 +145,7 @@ fn rank_main(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize, fabric: &dyn
     let stream = Ctx::home_stream(&device)?;
     let layout = Layout { world: r.world(), tp: r.tp, pp: r.pp, etp: r.tp, ..Layout::single() };
     let mesh = Mesh::new(layout).expect("a legal layout");
-    let groups = Groups::of_mesh(fabric, &mesh, &device)?;
+    let groups = Groups::of_mesh(fabric, &mesh, r.chunks, &device)?;
     let (dp, stage, stages) = (groups.dp.rank(), groups.pp.rank(), groups.pp.size());
     let mut table = ParamTable::default();
     let mut builder = Builder::new(&mut table, &device, &stream, &groups, r.sp);

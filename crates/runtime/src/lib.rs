@@ -11,7 +11,7 @@ pub mod sync;
 pub use ctx::{Ctx, CtxOptions, Weight, WeightGrads, stat};
 pub use ferrotron_device::tensor::Tensors;
 pub use ferrotron_device::{DType, Error, Pending, Result, Shape, Stream, Tensor};
-pub use groups::Groups;
+pub use groups::{Groups, Pipeline, PipelineEdges};
 pub use layer::{AnyLayer, Boxed, Edge, Flow, Layer};
 pub use micro::{Micro, MicroHost};
 pub use param::{DecayClass, Init, ParamId, ParamSpec, ParamTable, Tied};

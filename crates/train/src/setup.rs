@@ -77,7 +77,8 @@ pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>, world: &Wo
     let model = bridge::model_config(c, vocab)?;
     let dtype = c.train.params_dtype.dtype();
     let stream = Ctx::home_stream(&device)?;
-    let groups = world.groups(&device)?;
+    let chunks_of_a_stage = c.parallel.stage_layers.len() / c.parallel.pp.max(1);
+    let groups = world.groups(chunks_of_a_stage, &device)?;
     let (stage, stages) = (groups.pp.rank(), groups.pp.size());
     let mut table = ParamTable::default();
     let mut builder = Builder::new(&mut table, &device, &stream, &groups, c.parallel.sequence_parallel);

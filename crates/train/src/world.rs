@@ -132,12 +132,12 @@ impl World {
         self.mesh.place(self.rank(), axis)
     }
 
-    /// Communicators of this rank.
-    pub fn groups(&self, device: &Arc<dyn Device>) -> Result<Groups> {
+    /// Communicators of this rank, whose stage has so many chunks.
+    pub fn groups(&self, chunks: usize, device: &Arc<dyn Device>) -> Result<Groups> {
         if self.size() == 1 {
             return Ok(Groups::solo(device));
         }
-        Ok(Groups::of_mesh(&*self.fabric, &self.mesh, device)?)
+        Ok(Groups::of_mesh(&*self.fabric, &self.mesh, chunks, device)?)
     }
 }
 
