@@ -64,9 +64,9 @@ fn a_llama_trains_to_the_losses_of_the_cpu_and_resumes_to_its_own() {
     assert!(difference(&whole, &cpu) <= 1e-5, "{}\n{whole}\n{cpu}", difference(&whole, &cpu));
 
     let save = format!("--save {} --save-interval 6 --exit-interval 6", dir.display());
-    clean(&mut on("npu", &t.path("cann"), &save).env("FERROTRON_MOCK_SEED", "2"));
+    clean(on("npu", &t.path("cann"), &save).env("FERROTRON_MOCK_SEED", "2"));
     let resume = format!("--load {}", dir.display());
-    let resumed = clean(&mut on("npu", &t.path("cann"), &resume).env("FERROTRON_MOCK_SEED", "3"));
+    let resumed = clean(on("npu", &t.path("cann"), &resume).env("FERROTRON_MOCK_SEED", "3"));
     // streams were late in other places, and the run was interrupted: the same bits
     let second = losses(&whole).iter().filter(|l| !l.starts_with("iteration        ")).count();
     let (rest, all) = (losses(&resumed), losses(&whole));
