@@ -8,8 +8,10 @@
 
 mod backend;
 mod cann;
+mod copies;
 mod device;
 mod hccl;
+mod keep;
 mod launch;
 mod memory;
 mod ops;

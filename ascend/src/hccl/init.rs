@@ -86,6 +86,7 @@ mod tests {
     #[test]
     fn names_are_short_and_differ() {
         let seat = |name: &str, ranks: &[usize]| Seat {
+            device: "npu:0".into(),
             name: name.into(),
             purpose: "forward".into(),
             ranks: ranks.to_vec(),

@@ -88,8 +88,8 @@ pub(crate) fn check(shared: &Shared, call: &str, result: HcclResult) -> Result<(
 }
 
 impl Linker for HcclLinker {
-    fn root_bytes(&self) -> usize {
-        HCCL_ROOT_INFO_BYTES
+    fn root_bytes(&self, _: &Seat) -> Result<usize> {
+        Ok(HCCL_ROOT_INFO_BYTES)
     }
 
     fn root(&self, stream: &Stream, _: &Seat) -> Result<Vec<u8>> {

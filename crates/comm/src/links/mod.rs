@@ -41,7 +41,7 @@ pub trait Link: Send + Sync {
 /// Makes the communicators of a vendor's library.
 pub trait Linker: Send + Sync {
     /// Bytes of what a group's first rank tells the others.
-    fn root_bytes(&self) -> usize;
+    fn root_bytes(&self, seat: &Seat) -> Result<usize>;
     /// What the group's first rank tells the others so that they find each other.
     fn root(&self, stream: &Stream, seat: &Seat) -> Result<Vec<u8>>;
     /// Joins the group; all its ranks do so at once. May block until all have come.
@@ -51,6 +51,8 @@ pub trait Linker: Send + Sync {
 /// A rank's place in a group that is being made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seat {
+    /// Name of this rank's device: `npu:3`.
+    pub device: String,
     /// Name of the group.
     pub name: String,
     /// What it is used for.
@@ -133,13 +135,14 @@ impl Links {
     ) -> Result<Arc<dyn Link>> {
         // Who is missing is known here; inside the library it would be a time-out without names.
         engine.barrier(0)?;
+        let bytes = linker.root_bytes(seat)?;
         let mut root = match seat.place {
             0 => linker.root(stream, seat)?,
-            _ => vec![0; linker.root_bytes()],
+            _ => vec![0; bytes],
         };
         let n = root.len();
-        let wrong = || Error::mismatch("root of a group", "bytes", linker.root_bytes(), n);
-        let span = Span::of_bytes(&mut root, n, DType::U8).filter(|_| n == linker.root_bytes()).ok_or_else(wrong)?;
+        let wrong = || Error::mismatch("root of a group", "bytes", bytes, n);
+        let span = Span::of_bytes(&mut root, n, DType::U8).filter(|_| n == bytes).ok_or_else(wrong)?;
         engine.run(0, &Arc::new(RawCall::Broadcast { t: span, root: 0 }))?;
         // Joining blocks until all have come, by the library's own clock: ours ends the wait when another rank fails.
         let (done, joined) = channel();

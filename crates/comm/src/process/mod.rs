@@ -237,8 +237,9 @@ impl Fabric for ProcessWorld {
         let member: Arc<dyn Communicator> = if reaches_host(device) {
             Arc::new(Member::new(device, name, (place, ranks.len()), engine, log, missing)?)
         } else {
-            let (name, purpose) = (name.to_string(), purpose.to_string());
-            let seat = Seat { name, purpose, ranks: ranks.to_vec(), place, world: self.net.size() };
+            let (device_name, name, purpose) = (device.info().name.clone(), name.to_string(), purpose.to_string());
+            let seat =
+                Seat { device: device_name, name, purpose, ranks: ranks.to_vec(), place, world: self.net.size() };
             self.links.join(device, seat, engine, log, missing)?
         };
         if !self.net.is_checked() {

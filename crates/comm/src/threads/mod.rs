@@ -151,8 +151,9 @@ impl Fabric for ThreadRank {
         let member: Arc<dyn Communicator> = if reaches_host(device) {
             Arc::new(Member::new(device, name, (place, ranks.len()), engine, log, missing)?)
         } else {
-            let (name, purpose) = (name.to_string(), purpose.to_string());
-            let seat = Seat { name, purpose, ranks: ranks.to_vec(), place, world: self.world.size };
+            let (device_name, name, purpose) = (device.info().name.clone(), name.to_string(), purpose.to_string());
+            let seat =
+                Seat { device: device_name, name, purpose, ranks: ranks.to_vec(), place, world: self.world.size };
             self.world.links[self.rank].join(device, seat, engine, log, missing)?
         };
         Ok(match &self.world.book {
