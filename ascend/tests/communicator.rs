@@ -84,7 +84,7 @@ fn communicators_tell_hccl_and_the_report_what_they_take() {
         let head = format!("ranks=2 rank={r} buffer=64 deterministic=1 name=");
         assert!(lines[0].starts_with(&format!("{head}dp_test_from0_of2_")), "{comms}");
         assert!(lines[1].starts_with(&format!("{head}tp_test_from0_of2_")), "{comms}");
-        assert_eq!(links.iter().map(|l| l.bytes).sum::<usize>(), 2 * 2 * 64 << 20);
+        assert_eq!(links.iter().map(|l| l.bytes).sum::<usize>(), (2 * 2 * 64) << 20);
         assert_eq!((links[0].group.as_str(), links[0].ranks), ("tp/test", 2));
     }
     assert_eq!(common::control().comms(0), "", "all are destroyed");
@@ -125,16 +125,16 @@ fn faults_of_collectives_end_all_ranks_with_a_report() {
     let (got, failure, _) = sums(&home, second * 30, "slow:HcclAllReduce#2=300");
     assert!(got.iter().all(|g| g.as_ref().unwrap()[0] == 8.0) && failure.is_none());
 
-    for (faults, words) in [
+    for (faults, deadline, words) in [
         // a rank whose device never does its part: both wait in the call, and nobody is elsewhere
-        ("lost:HcclAllReduce#2=1", &["waited 1.", "dp #2 all_reduce of 100 F32 at ", "the link between them"][..]),
-        ("slow:HcclAllReduce#2=4000", &["waited 1.", "dp #2 all_reduce of 100 F32 at ", "the link between them"]),
+        ("lost:HcclAllReduce#2=1", 2, &["waited 2.", "dp #2 all_reduce of 100 F32 at ", "the link between them"][..]),
+        ("slow:HcclAllReduce#2=6000", 2, &["waited 2.", "dp #2 all_reduce of 100 F32 at ", "the link between them"]),
         // the library refuses the call at once
-        ("HcclAllReduce#2=9", &["HcclAllReduce in group dp/test: 9 HCCL_E_TIMEOUT: not all ranks came in time"]),
+        ("HcclAllReduce#2=9", 30, &["HcclAllReduce in group dp/test: 9 HCCL_E_TIMEOUT: not all ranks came in time"]),
         // a kernel's error on the communicator's stream
-        ("task:HcclAllReduce#2=507015", &["507015 AICORE_EXCEPTION", "HcclAllReduce of 100 F32 in group dp/test"]),
+        ("task:HcclAllReduce#2=507015", 30, &["507015 AICORE_EXCEPTION", "HcclAllReduce of 100 F32 in group dp/test"]),
     ] {
-        let (got, failure, took) = sums(&home, second, faults);
+        let (got, failure, took) = sums(&home, second * deadline, faults);
         let failure = failure.unwrap_or_default();
         println!("{faults}: {took:?}: {failure}\n");
         assert!(got.iter().any(|g| g.is_err()), "{faults}");
@@ -143,7 +143,7 @@ fn faults_of_collectives_end_all_ranks_with_a_report() {
             got.iter().filter_map(|g| g.as_ref().err()).map(|e| e.to_string()).collect::<String>()
         );
         assert!(words.iter().all(|w| told.contains(w)), "{faults}: {told}");
-        assert!(took < second * 8, "{faults}: {took:?}");
+        assert!(took < second * 10, "{faults}: {took:?}");
     }
 
     // HCCL's own time-out comes before ours: the error that came late is told in words
@@ -154,7 +154,7 @@ fn faults_of_collectives_end_all_ranks_with_a_report() {
     unsafe { (common::control().ferrotronMockHcclPatience)(20_000) };
     let failure = failure.unwrap_or_default();
     println!("time-out: {failure}");
-    assert!(got.iter().all(|g| g.is_err()) && took < second * 8, "{took:?}");
+    assert!(got.iter().all(|g| g.is_err()) && took < second * 10, "{took:?}");
     assert!(failure.contains("dp #2 all_reduce of 100 F32 at ") && failure.contains("9 HCCL_E_TIMEOUT"), "{failure}");
     assert!(failure.contains("rank 1: last 3 collectives:"), "{failure}");
     common::remove(&home);

@@ -140,21 +140,14 @@ impl Link for HcclLink {
             if t.numel() == 0 {
                 return Ok(());
             }
-            // SAFETY: tensors of this device, which live until the stream has passed the call (Pending).
-            let (name, result) = match op {
-                P2p::Send(t, to) => {
-                    self.begin("HcclSend", t)?;
-                    ("HcclSend", unsafe {
-                        (h.HcclSend)(at(t), t.numel() as u64, element(t.dtype()), *to as u32, comm, s)
-                    })
-                }
-                P2p::Recv(t, from) => {
-                    self.begin("HcclRecv", t)?;
-                    let (n, dtype) = (t.numel() as u64, element(t.dtype()));
-                    ("HcclRecv", unsafe { (h.HcclRecv)(at(t), n, dtype, *from as u32, comm, s) })
-                }
+            let (n, dtype) = (t.numel() as u64, element(t.dtype()));
+            let (name, call, peer) = match op {
+                P2p::Send(_, to) => ("HcclSend", h.HcclSend, to),
+                P2p::Recv(_, from) => ("HcclRecv", h.HcclRecv, from),
             };
-            return self.check(name, result);
+            self.begin(name, t)?;
+            // SAFETY: a tensor of this device, which lives until the stream has passed the call (Pending).
+            return self.check(name, unsafe { call(at(t), n, dtype, *peer as u32, comm, s) });
         }
         let Some(batch) = h.HcclBatchSendRecv else {
             return Err(Error::Unsupported {
@@ -181,7 +174,7 @@ impl Link for HcclLink {
         let mut items: Vec<HcclSendRecvItem> = ops.iter().map(item).filter(|i| i.count > 0).collect();
         let Some(P2p::Send(t, _) | P2p::Recv(t, _)) = ops.first().filter(|_| !items.is_empty()) else { return Ok(()) };
         self.begin("HcclBatchSendRecv", t)?;
-        // SAFETY: as above; so many items.
+        // SAFETY: tensors of this device, which live until the stream has passed the call (Pending); so many items.
         let result = unsafe { batch(items.as_mut_ptr(), items.len() as u32, comm, s) };
         self.check("HcclBatchSendRecv", result)
     }

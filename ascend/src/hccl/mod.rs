@@ -95,10 +95,6 @@ impl Linker for HcclLinker {
     fn root(&self, stream: &Stream, _: &Seat) -> Result<Vec<u8>> {
         let loaded = self.load()?;
         let core = AscendStream::of(stream)?;
-        if self.options.rank_table.is_some() {
-            // The file says where everybody is.
-            return Ok(vec![0; HCCL_ROOT_INFO_BYTES]);
-        }
         // The library binds what it makes to this thread's device.
         core.begin()?;
         let mut info = HcclRootInfo { internal: [0; HCCL_ROOT_INFO_BYTES] };

@@ -75,7 +75,7 @@ impl HcclOptions {
 
     /// Device memory that a communicator takes, in bytes: a buffer to send and one to receive.
     pub fn memory(&self) -> usize {
-        2 * (self.buffer() as usize) << 20
+        2 * ((self.buffer() as usize) << 20)
     }
 }
 

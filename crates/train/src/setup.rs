@@ -147,6 +147,7 @@ impl Trainer {
         let datasets = build_datasets(&data)?;
         let table = data_table(&data, &datasets);
         let mut notices = vec![table.to_string()];
+        notices.extend(world.links_line());
         notices.extend(table.notes().iter().chain(&datasets.notices).map(|n| format!("note: {n}")));
         let data = sources(&config, datasets, &cx)?;
         Ok(Trainer {

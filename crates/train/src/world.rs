@@ -141,6 +141,18 @@ impl World {
     }
 }
 
+impl World {
+    /// This rank's communicators of its device's library, and the memory that they take there.
+    pub fn links_line(&self) -> Option<String> {
+        let links = self.fabric.links();
+        let (n, mib) = (links.len(), links.iter().map(|l| l.bytes).sum::<usize>() >> 20);
+        let names: Vec<String> = links.iter().map(|l| format!("{} of {}", l.group, l.ranks)).collect();
+        let line =
+            || format!("communicators of rank {}: {n}, {mib} MiB of its device: {}", self.rank(), names.join(", "));
+        (n > 0).then(line)
+    }
+}
+
 /// A whole number of rank 0, given to all ranks: a host sync.
 pub fn agree(cx: &Ctx, number: u32) -> Result<u32> {
     let world = &cx.groups.world;
