@@ -39,8 +39,6 @@ pub enum Omit {
     DestroyExecutor,
     /// Addresses that are not aligned to 64 bytes are copied by the copy engine all the same.
     CopyAlignment,
-    /// A communicator is destroyed without waiting for its stream.
-    WaitBeforeDestroy,
 }
 
 /// See the module.

@@ -81,7 +81,7 @@ fn what_is_left_out_around_collectives_is_noticed_and_nothing_else() {
         (None, Some(Wait::Home), "race at "),
         (None, Some(Wait::Result), "race at "),
         (None, Some(Wait::Input), "race at "),
-        (Some(Omit::WaitBeforeDestroy), None, " is destroyed with "),
+        (None, Some(Wait::End), " is destroyed with "),
         (Some(Omit::EventWait), None, "race at "),
         (Some(Omit::Context), None, "no context is current on this thread"),
     ] {

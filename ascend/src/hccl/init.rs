@@ -9,20 +9,16 @@ use super::{Loaded, check};
 use crate::shared::Shared;
 
 /// The oldest layout of the configuration; it has every field that is set here.
-const CONFIG_VERSION: u32 = 8;
+pub const CONFIG_VERSION: u32 = 8;
 
-/// Joins the group: all its ranks call this at once.
-pub fn communicator(
+/// Joins the group, which its first rank's root info describes: all its ranks call this at once.
+pub fn by_root_info(
     loaded: &Loaded,
     shared: &Shared,
     options: &HcclOptions,
     seat: &Seat,
     root: &[u8],
 ) -> Result<HcclComm> {
-    by_root_info(loaded, shared, options, seat, root)
-}
-
-fn by_root_info(loaded: &Loaded, shared: &Shared, options: &HcclOptions, seat: &Seat, root: &[u8]) -> Result<HcclComm> {
     let mut info = HcclRootInfo { internal: [0; HCCL_ROOT_INFO_BYTES] };
     if root.len() != info.internal.len() {
         return Err(Error::mismatch("HcclCommInitRootInfo", "bytes of the root info", info.internal.len(), root.len()));
@@ -30,7 +26,7 @@ fn by_root_info(loaded: &Loaded, shared: &Shared, options: &HcclOptions, seat: &
     info.internal.copy_from_slice(root);
     let (ranks, rank) = (seat.ranks.len() as u32, seat.place as u32);
     let mut comm = std::ptr::null_mut();
-    let (call, result) = match (loaded.hccl.HcclCommInitRootInfoConfig, config(loaded, shared, options, seat)?) {
+    let (call, result) = match (loaded.hccl.HcclCommInitRootInfoConfig, config(loaded, options, seat)) {
         (Some(init), Some(config)) => {
             let layout = config.layout(CONFIG_VERSION, loaded.capability).map_err(|e| refused(shared, &e))?;
             // SAFETY: the info and a configuration of its own size, both alive; an out-parameter.
@@ -46,13 +42,12 @@ fn by_root_info(loaded: &Loaded, shared: &Shared, options: &HcclOptions, seat: &
 
 /// The configuration, as far as the library takes it; nothing when it takes none, and none of ours is needed: the
 /// variables do the same for all communicators.
-fn config(loaded: &Loaded, shared: &Shared, options: &HcclOptions, seat: &Seat) -> Result<Option<CommConfig>> {
-    let _ = shared;
+pub fn config(loaded: &Loaded, options: &HcclOptions, seat: &Seat) -> Option<CommConfig> {
     let mut config =
         CommConfig { buffer_mib: options.buffer_mib, deterministic: options.deterministic, name: name(seat) };
     // What the library has no field for it reads from HCCL_BUFFSIZE and HCCL_DETERMINISTIC, which are the process's.
     if loaded.capability < 1 {
-        return Ok(None);
+        return None;
     }
     if loaded.capability < 2 {
         config.deterministic = None;
@@ -60,10 +55,10 @@ fn config(loaded: &Loaded, shared: &Shared, options: &HcclOptions, seat: &Seat) 
     if loaded.capability < 3 {
         config.name.clear();
     }
-    Ok(Some(config))
+    Some(config)
 }
 
-fn refused(shared: &Shared, why: &dyn std::fmt::Display) -> Error {
+pub fn refused(shared: &Shared, why: &dyn std::fmt::Display) -> Error {
     Error::Device { device: shared.name.clone(), what: why.to_string() }
 }
 

@@ -8,7 +8,6 @@ use ferrotron_device::{DType, Error, Result, Tensor};
 use ferrotron_hccl_sys::{self as hccl, HcclComm, HcclDataType, HcclReduceOp, HcclResult, HcclSendRecvItem};
 
 use super::{Loaded, check};
-use crate::shared::Omit;
 use crate::stream::Core;
 
 /// Element types on the wire. Their numbers are not aclnn's.
@@ -199,10 +198,7 @@ impl Link for HcclLink {
 
 impl Drop for HcclLink {
     fn drop(&mut self) {
-        // The library does not wait for its own work. After an abort there is nothing to wait for.
-        if !self.core.shared.omits(Omit::WaitBeforeDestroy) {
-            let _ = self.core.synchronize();
-        }
+        // Whoever holds the link waits for its calls first: the library does not wait for its own work.
         let _ = self.core.shared.enter();
         // SAFETY: the communicator is ours, and this is its last use.
         unsafe { (self.loaded.hccl.HcclCommDestroy)(self.comm()) };

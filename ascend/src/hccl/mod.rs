@@ -11,9 +11,11 @@
 //! | barrier | on the host, not on the device |
 //! | abort | there is none: the device's streams are aborted, and what waits for them on the host ends |
 
+mod by_table;
 mod init;
 mod link;
 mod options;
+mod rank_table;
 
 use std::sync::{Arc, Mutex};
 
@@ -26,6 +28,7 @@ use crate::Environment;
 use crate::shared::{Shared, lock};
 use crate::stream::{AscendStream, Core};
 
+use by_table::ByTable;
 pub use options::{HcclError, HcclOptions};
 
 /// The library, loaded.
@@ -40,12 +43,14 @@ pub struct HcclLinker {
     environment: Environment,
     options: HcclOptions,
     loaded: Mutex<Option<Arc<Loaded>>>,
+    by_table: Option<ByTable>,
 }
 
 impl HcclLinker {
     /// With the CANN of an environment. The library is loaded when the first communicator is made.
     pub fn new(environment: Environment, options: HcclOptions) -> HcclLinker {
-        HcclLinker { environment, options, loaded: Mutex::default() }
+        let by_table = options.rank_table.clone().map(ByTable::new);
+        HcclLinker { environment, options, loaded: Mutex::default(), by_table }
     }
 
     fn load(&self) -> Result<Arc<Loaded>> {
@@ -95,6 +100,10 @@ impl Linker for HcclLinker {
     fn root(&self, stream: &Stream, _: &Seat) -> Result<Vec<u8>> {
         let loaded = self.load()?;
         let core = AscendStream::of(stream)?;
+        if self.by_table.is_some() {
+            // The file says where everybody is.
+            return Ok(vec![0; HCCL_ROOT_INFO_BYTES]);
+        }
         // The library binds what it makes to this thread's device.
         core.begin()?;
         let mut info = HcclRootInfo { internal: [0; HCCL_ROOT_INFO_BYTES] };
@@ -109,7 +118,10 @@ impl Linker for HcclLinker {
         let core: &Arc<Core> = AscendStream::of(stream)?;
         core.begin()?;
         core.shared.watch();
-        let comm: HcclComm = init::communicator(&loaded, &core.shared, &self.options, seat, root)?;
+        let comm: HcclComm = match &self.by_table {
+            Some(table) => table.communicator(&loaded, &core.shared, &self.options, seat)?,
+            None => init::by_root_info(&loaded, &core.shared, &self.options, seat, root)?,
+        };
         Ok(Arc::new(link::HcclLink::new(loaded, core.clone(), comm, seat, self.options.memory())))
     }
 }

@@ -1,11 +1,15 @@
 //! What the environment says about HCCL, as far as this program acts on it. The library reads the other variables itself.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// MiB of a communicator's buffer when nobody says otherwise.
 const DEFAULT_BUFFER_MIB: u32 = 200;
 /// The largest buffer that is taken for one: a TiB.
 const MOST_MIB: u32 = 1 << 20;
+
+/// Seconds: HCCL's default for connecting, and its limit.
+const CONNECT_TIMEOUT: (u64, u64) = (120, 7200);
 
 /// Why HCCL cannot be set up as the environment asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,14 +38,26 @@ impl std::fmt::Display for HcclError {
 impl std::error::Error for HcclError {}
 
 /// How communicators are made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HcclOptions {
     /// `HCCL_BUFFSIZE`: MiB of each of a communicator's two buffers; the library's default when absent.
     pub buffer_mib: Option<u32>,
     /// `HCCL_DETERMINISTIC`: 0 off, 1 on, 2 in the order of ranks (`strict`).
     pub deterministic: Option<u32>,
-    /// `RANK_TABLE_FILE`: where all ranks are, in place of a negotiation.
+    /// `RANK_TABLE_FILE`, or `RANK_TABLE`: where all ranks are, in place of a negotiation.
     pub rank_table: Option<PathBuf>,
+    /// `HCCL_CONNECT_TIMEOUT`: how long a rank table that is being written is waited for.
+    pub connect_timeout: Duration,
+    /// `ASCEND_RT_VISIBLE_DEVICES`: the physical device of each visible one; all when absent.
+    pub visible: Option<Vec<u32>>,
+}
+
+impl Default for HcclOptions {
+    /// As with no variable set.
+    fn default() -> HcclOptions {
+        let connect_timeout = Duration::from_secs(CONNECT_TIMEOUT.0);
+        HcclOptions { buffer_mib: None, deterministic: None, rank_table: None, connect_timeout, visible: None }
+    }
 }
 
 impl HcclOptions {
@@ -65,7 +81,24 @@ impl HcclOptions {
                 _ => return Err(wrong("HCCL_DETERMINISTIC", v, "true, false or strict")),
             },
         };
-        Ok(HcclOptions { buffer_mib, deterministic, rank_table: set("RANK_TABLE_FILE").map(PathBuf::from) })
+        let (least, most) = (CONNECT_TIMEOUT.0, CONNECT_TIMEOUT.1);
+        let seconds = match set("HCCL_CONNECT_TIMEOUT") {
+            Some(v) => match v.parse::<u64>() {
+                Ok(s) if (least..=most).contains(&s) => s,
+                _ => return Err(wrong("HCCL_CONNECT_TIMEOUT", v, "a whole number of seconds from 120 to 7200")),
+            },
+            None => least,
+        };
+        let visible = match set("ASCEND_RT_VISIBLE_DEVICES") {
+            Some(v) => match v.split(',').map(|d| d.trim().parse()).collect::<Result<Vec<u32>, _>>() {
+                Ok(list) => Some(list),
+                Err(_) => return Err(wrong("ASCEND_RT_VISIBLE_DEVICES", v, "numbers of devices joined by commas")),
+            },
+            None => None,
+        };
+        let rank_table = set("RANK_TABLE_FILE").or_else(|| set("RANK_TABLE")).map(PathBuf::from);
+        let connect_timeout = Duration::from_secs(seconds);
+        Ok(HcclOptions { buffer_mib, deterministic, rank_table, connect_timeout, visible })
     }
 
     /// MiB of each of a communicator's two buffers.
@@ -100,5 +133,8 @@ mod tests {
             assert!(e.contains("HCCL_BUFFSIZE='") && e.contains("from 1 to 1048576"), "{e}");
         }
         assert!(read(&[("HCCL_DETERMINISTIC", "1")]).is_err());
+        assert!(read(&[("HCCL_CONNECT_TIMEOUT", "60")]).unwrap_err().to_string().contains("from 120 to 7200"));
+        let o = read(&[("ASCEND_RT_VISIBLE_DEVICES", "4, 5"), ("RANK_TABLE", "t")]).unwrap();
+        assert_eq!((o.visible, o.rank_table), (Some(vec![4, 5]), Some("t".into())));
     }
 }

@@ -143,6 +143,8 @@ pub enum Wait {
     Result,
     /// The collective's input lives until then.
     Input,
+    /// A communicator of a vendor's library goes when its calls are done.
+    End,
 }
 
 impl Fault {

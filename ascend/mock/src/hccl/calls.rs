@@ -1,6 +1,6 @@
 //! The functions of the library.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -159,6 +159,24 @@ calls! {
         ranks: u32, info: *const HcclRootInfo, rank: u32, config: *const c_void, comm: *mut HcclComm,
     ) {
         join(ranks, info, rank, configured(config)?, comm)
+    }
+    fn HcclCommInitClusterInfoConfig(table: *const c_char, rank: u32, config: *mut c_void, comm: *mut HcclComm) {
+        if table.is_null() {
+            return refuse(PTR, "EI0003: null");
+        }
+        // SAFETY: a C string.
+        join_by_table(unsafe { CStr::from_ptr(table) }, rank, configured(config)?, comm)
+    }
+    fn HcclCreateSubCommConfig(
+        parent: *mut HcclComm, ranks: u32, rank_ids: *mut u32, sub_comm: u64, sub_rank: u32, config: *mut c_void,
+        comm: *mut HcclComm,
+    ) {
+        if parent.is_null() || rank_ids.is_null() {
+            return refuse(PTR, "EI0003: null");
+        }
+        // SAFETY: not null; so many ranks.
+        let (parent, ids) = unsafe { (member(*parent)?, std::slice::from_raw_parts(rank_ids, ranks as usize)) };
+        join_part(&parent, ids, sub_comm, sub_rank, configured(config)?, comm)
     }
     fn HcclCommDestroy(comm: HcclComm) {
         destroy(comm)

@@ -4,7 +4,7 @@
 mod calls;
 
 use std::collections::HashMap;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -17,6 +17,7 @@ use crate::world::{Answer, Refusal, lock, refuse, world};
 const PARA: i32 = 1;
 const PTR: i32 = 2;
 const NOT_SUPPORT: i32 = 5;
+const NOT_FOUND: i32 = 6;
 const TIMEOUT: i32 = 9;
 const INTERNAL: i32 = 4;
 /// What a stream reports when a notify is waited for in vain.
@@ -27,6 +28,8 @@ static PATIENCE_MS: AtomicU64 = AtomicU64::new(20_000);
 const CAPABILITY: u32 = 11;
 
 pub(crate) struct Comm {
+    /// By which its ranks found each other.
+    key: u64,
     group: Arc<Group>,
     rank: usize,
     device: usize,
@@ -81,22 +84,68 @@ fn failed(e: CollectiveError, error: &Mutex<i32>) -> Fault {
     Fault { code: TASK_TIMEOUT, text: format!("{code}: {text}: {e}") }
 }
 
+/// Joins by root info.
 fn join(ranks: u32, info: *const HcclRootInfo, rank: u32, configured: Configured, comm: *mut HcclComm) -> Answer<()> {
-    if info.is_null() || comm.is_null() {
+    if info.is_null() {
         return refuse(PTR, "EI0003: null");
     }
-    if rank >= ranks {
-        return refuse(PARA, format!("EI0003: rank {rank} of {ranks}"));
-    }
-    let (_, device) = world().current()?;
     // SAFETY: not null; the interface asks for a whole root info.
     let bytes = unsafe { &(*info).internal };
     let key = u64::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]]);
     if key == 0 {
         return refuse(PARA, "EI0015: the root info is not one that HcclGetRootInfo gave");
     }
+    join_by_key(key, ranks, rank, configured, comm)
+}
+
+/// FNV-1a, and never a number that HcclGetRootInfo gives.
+fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    let fold = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, fold) | 1 << 63
+}
+
+/// Joins all ranks of a rank table: as many as it has `rank_id`s.
+fn join_by_table(path: &CStr, rank: u32, configured: Configured, comm: *mut HcclComm) -> Answer<()> {
+    let path = path.to_string_lossy();
+    let Ok(table) = std::fs::read_to_string(&*path) else {
+        return refuse(NOT_FOUND, format!("EI0004: the rank table {path} cannot be read"));
+    };
+    let is = |what: &str| table.replace(char::is_whitespace, "").contains(what);
+    if !is(r#""status":"completed""#) || !(is(r#""version":"1.0""#) || is(r#""version":"1.2""#)) {
+        return refuse(PARA, "EI0014: the rank table is not complete, or of an unknown version");
+    }
+    let ranks = table.matches("\"rank_id\"").count() as u32;
+    join_by_key(hash(table.into_bytes()), ranks, rank, configured, comm)
+}
+
+/// Joins some ranks of another communicator.
+fn join_part(
+    parent: &Comm,
+    ids: &[u32],
+    id: u64,
+    rank: u32,
+    configured: Configured,
+    comm: *mut HcclComm,
+) -> Answer<()> {
+    if ids.get(rank as usize).map(|r| *r as usize) != Some(parent.rank) {
+        return refuse(PARA, format!("EI0003: rank {rank} of {ids:?} is not rank {} of the parent", parent.rank));
+    }
+    let key = hash(parent.key.to_ne_bytes().into_iter().chain(id.to_ne_bytes()));
+    join_by_key(key, ids.len() as u32, rank, configured, comm)
+}
+
+fn join_by_key(key: u64, ranks: u32, rank: u32, configured: Configured, comm: *mut HcclComm) -> Answer<()> {
+    if comm.is_null() {
+        return refuse(PTR, "EI0003: null");
+    }
+    if rank >= ranks {
+        return refuse(PARA, format!("EI0003: rank {rank} of {ranks}"));
+    }
+    let (_, device) = world().current()?;
     let group = {
         let mut all = lock(comms());
+        // One that nobody is in any more is of an earlier job with the same table.
+        all.groups.retain(|_, g| Arc::strong_count(g) > 1);
         let made = all.groups.entry(key).or_insert_with(|| Arc::new(Group::new(ranks as usize, patience())));
         made.clone()
     };
@@ -111,7 +160,8 @@ fn join(ranks: u32, info: *const HcclRootInfo, rank: u32, configured: Configured
         linked.map_err(|e| Refusal { code: TIMEOUT, text: format!("EI0006: getting socket times out: {e}") })?;
     }
     let handle = world().handle();
-    let made = Comm { group, rank: rank as usize, device, error: Arc::default(), stream: Mutex::default(), configured };
+    let made =
+        Comm { key, group, rank: rank as usize, device, error: Arc::default(), stream: Mutex::default(), configured };
     lock(comms()).members.insert(handle, Arc::new(made));
     // SAFETY: an out-parameter, not null.
     unsafe { comm.write(handle as HcclComm) };

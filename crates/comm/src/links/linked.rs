@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use ferrotron_device::{Device, Event, Pending, Result, Stream};
 
@@ -12,6 +13,9 @@ use crate::log::{Log, describe, describe_exchange};
 use crate::member::{Engine, logged};
 use crate::raw::start_of;
 use crate::{Collective, Communicator, Kind, P2p, Site, Wait};
+
+/// How long a communicator that goes waits for its last calls, when nobody has failed.
+const LEAVING: Duration = Duration::from_secs(5);
 
 pub(crate) struct Linked {
     name: String,
@@ -141,8 +145,36 @@ impl Communicator for Linked {
     }
 }
 
+impl Linked {
+    /// Waits until all calls are done: the library's communicator must not go before. A rank that leaves because it has
+    /// failed may wait for peers that wait for it; that ends the waits of all.
+    fn finish(&self) {
+        let w = &self.watched;
+        let began = Instant::now();
+        if std::thread::panicking() {
+            w.engine.abort(&format!("a rank of group {} panicked", self.name));
+        }
+        loop {
+            if let Some(why) = self.failure().why() {
+                return w.link.abandon(&why);
+            }
+            if w.is_idle() {
+                return;
+            }
+            if began.elapsed() >= LEAVING {
+                let call = w.log.waits_in().unwrap_or_else(|| format!("a call of group {}", self.name));
+                w.engine.abort(&format!("rank {} of group {} ends while {call} is under way", self.rank, self.name));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 impl Drop for Linked {
     fn drop(&mut self) {
+        if self.missing != Some(Wait::End) {
+            self.finish();
+        }
         self.watch.remove(&self.watched);
     }
 }

@@ -46,6 +46,11 @@ impl Watched {
         lock(&self.flights).push_back(flight);
     }
 
+    /// True when all calls are done.
+    pub fn is_idle(&self) -> bool {
+        lock(&self.flights).iter().all(|f| f.done.is_done())
+    }
+
     /// Takes note of what is done and what runs.
     fn look(&self) {
         let failure = self.engine.failure();
