@@ -20,10 +20,15 @@ const MODEL: &str = "--num-layers 4 --hidden-size 32 --ffn-hidden-size 48 --num-
     --train-iters 3 --lr 1e-2 --eval-iters 0";
 const STEPS: usize = 2; // the first learns what the second overlaps
 
-const LAYOUTS: [(usize, &str); 7] = [
+const LAYOUTS: [(usize, &str); 8] = [
     (1, ""),
     (2, "--ddp-bucket-size 500"),
     (4, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 500"),
+    (
+        4,
+        "--use-distributed-optimizer --num-distributed-optimizer-instances 2 --overlap-grad-reduce \
+         --overlap-param-gather --ddp-bucket-size 500 --grad-reduce-in-bf16",
+    ),
     (4, "--tensor-model-parallel-size 2 --sequence-parallel --grad-reduce-in-bf16"),
     (4, "--pipeline-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce"),
     (

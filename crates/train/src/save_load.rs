@@ -107,7 +107,7 @@ impl Trainer {
         for (id, spec) in table.iter().filter(|(_, spec)| first_replica && writes(spec)) {
             entries.push(entry(device, &cx.stream, Kind::Param, spec.shard.clone(), 0, cx.params.weight(id)));
         }
-        if self.config.checkpoint.save_optim && (first_replica || cx.params.options().shard_optimizer) {
+        if self.config.checkpoint.save_optim && cx.owns_first_copy() {
             for s in self.optimizer.states() {
                 let spec = table.spec(s.own.id);
                 if writes(spec) {

@@ -101,7 +101,7 @@ impl World {
             ep: p.ep,
             etp: p.tp,
             order: Order::TpCpEpDpPp,
-            optimizer_instances: 1,
+            optimizer_instances: p.optimizer_instances,
         };
         let mesh = Mesh::new(layout).map_err(|e| Error::Setting(e.to_string()))?;
         Ok(World { fabric, mesh, at: Arc::default() })
