@@ -43,6 +43,7 @@ pub(super) fn check(c: &mut Checker) -> LogConfig {
         report: report(c),
         prometheus_port: prometheus_port(c),
         console: c.args.text("console") != Some("off"),
+        peak_tflops: peak_tflops(c),
         wandb: wandb(c),
         profile: profile(c),
     }
@@ -69,6 +70,16 @@ fn prometheus_port(c: &mut Checker) -> Option<u16> {
             Some("1 to 65535, or 0 for a free one".into());
     }
     legal
+}
+
+/// The flag, else the variable, which is checked where it is read.
+fn peak_tflops(c: &mut Checker) -> Option<f64> {
+    let stated = c.args.float("peak_tflops");
+    if let Some(peak) = stated.filter(|peak| !(*peak > 0.0 && peak.is_finite())) {
+        c.invalid(&["--peak-tflops"], format!("--peak-tflops {peak} is no peak of a device")).legal =
+            Some("a number above 0".into());
+    }
+    stated.or_else(|| c.env.value("FERROTRON_PEAK_TFLOPS")?.trim().parse().ok())
 }
 
 fn wandb(c: &mut Checker) -> Option<WandbConfig> {
