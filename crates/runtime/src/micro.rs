@@ -72,6 +72,8 @@ pub struct Micro {
     pub weight: Tensor,
     /// `I32[B+1]`
     pub cu_seqlens: Tensor,
+    /// The same, on the host.
+    pub host_cu: Vec<i32>,
 }
 
 impl Micro {
@@ -99,6 +101,7 @@ impl Micro {
             mask: floats(&h.mask)?,
             weight: floats(&h.weight)?,
             cu_seqlens: ints(&h.cu_seqlens)?,
+            host_cu: h.cu_seqlens.clone(),
         })
     }
 
