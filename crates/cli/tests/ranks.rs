@@ -114,11 +114,9 @@ fn shards(dir: &Path) -> Vec<(String, Vec<u8>)> {
 fn threads_tcp_and_shared_memory_train_the_same_bits() {
     let t = Temp::new("engines");
     let instances = "--use-distributed-optimizer --num-distributed-optimizer-instances 2 --overlap-grad-reduce";
-    for (n, layout) in [
-        (2, ""),
-        (4, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
-        (4, instances),
-    ] {
+    for (n, layout) in
+        [(2, ""), (4, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"), (4, instances)]
+    {
         let words = |dir: &Path| {
             let dir = dir.display();
             format!("--global-batch-size 8 --train-iters 6 --ddp-bucket-size 2000 {layout} --save {dir}")
@@ -165,8 +163,8 @@ fn checkpoints_move_between_layouts() {
     for (name, first, second) in [
         ("gathered", sharded, one),
         ("scattered", one, sharded),
-        ("to instances", sharded, instances),
-        ("from instances", instances, sharded),
+        ("to_instances", sharded, instances),
+        ("from_instances", instances, sharded),
     ] {
         let dir = t.path(name);
         let mut both = run(first, &dir, "--exit-interval 9");

@@ -46,11 +46,29 @@ fn thresholds_skip_updates() {
     assert_eq!(norm.matches("is above --grad-norm-skip-threshold").count(), 12, "{norm}");
 }
 
+/// Megatron-LLM#34, Megatron-DeepSpeed#396: under bf16 nothing looked for NaN, and training went on. The run stops in the same
+/// iteration, clipped or not, on one rank or several; the checkpoint before stays; a threshold makes it a counted skip.
 #[test]
-fn a_loss_that_is_not_finite_stops_the_run() {
-    let (code, message) = fail(&mut tiny("--lr 1e30 --min-lr 1e30 --lr-warmup-iters 0 --clip-grad 0"));
-    assert_eq!(code, 1);
-    assert!(message.contains("is not finite") && message.contains("the last good iteration is"), "{message}");
+fn opt_02_a_number_that_is_not_finite_stops_the_run() {
+    let t = Temp::new("opt02");
+    let wild = "--lr 1e38 --min-lr 1e38 --lr-warmup-iters 0 --weight-decay 0";
+    for (i, words) in
+        ["--bf16 --clip-grad 1.0", "--bf16 --clip-grad 0", "--clip-grad 0 --thread-ranks 2"].iter().enumerate()
+    {
+        let dir = t.path(&i.to_string());
+        let save = format!("--save {} --save-interval 1", dir.display());
+        let (code, message) = fail(&mut tiny(&format!("{wild} {words} {save}")));
+        assert_eq!(code, 1);
+        for part in ["iteration 2: the loss is not finite", "the last good iteration is 1", "micro-batch 1 of "] {
+            assert!(message.contains(part), "no '{part}' in {message}");
+        }
+        assert_eq!(message.contains("rank 0"), words.contains("ranks"), "{message}");
+        let tracker = std::fs::read_to_string(dir.join("latest_checkpointed_iteration.txt")).unwrap();
+        assert_eq!((tracker.trim(), dir.join("iter_0000001").is_dir()), ("1", true));
+    }
+    let log = succeed(&mut tiny(&format!("{wild} --bf16 --loss-spike-threshold 1e9")));
+    let counted = |l: &&str| l.contains("skipped iterations:   1 |") && l.contains("nan iterations:   1 |");
+    assert_eq!(log.lines().filter(counted).count(), 11, "all but the first: {log}");
 }
 
 #[test]

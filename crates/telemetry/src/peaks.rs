@@ -58,9 +58,12 @@ mod tests {
     /// 16³ multiply-adds a cycle and core, as `platform_config` gives cores and clock.
     #[test]
     fn ascend_peaks_are_cores_times_clock() {
-        for (name, cores, mhz) in
-            [("Ascend910B1", 24, 1850), ("Ascend910B2C", 24, 1800), ("Ascend910B3", 20, 1800), ("Ascend910B4", 20, 1500)]
-        {
+        for (name, cores, mhz) in [
+            ("Ascend910B1", 24, 1850),
+            ("Ascend910B2C", 24, 1800),
+            ("Ascend910B3", 20, 1800),
+            ("Ascend910B4", 20, 1500),
+        ] {
             let flops = f64::from(cores * 16 * 16 * 16 * 2) * f64::from(mhz) * 1e6;
             let known = peak_tflops(name).unwrap_or_default();
             assert!((flops / 1e12 - known).abs() < 0.05, "{name}: {flops} against {known}"); // given to a tenth

@@ -319,6 +319,7 @@ fn sink_options(resolved: &Resolved) -> SinkOptions {
             let (project, entity, name) = (w.project.clone(), w.entity.clone(), w.name.clone());
             (w.folder.clone(), WandbNames { project, entity, name, id: String::new() })
         }),
+        mlflow: log.mlflow.clone(),
     }
 }
 

@@ -79,7 +79,7 @@ const ACTS: &[&str] = &[
     "--log-world-size-to-tensorboard",
     "--wandb-project", "--wandb-exp-name", "--wandb-save-dir", "--wandb-entity", "--profile", "--profile-step-start",
     "--profile-step-end", "--profile-ranks", "--profile-save-path", "--report", "--prometheus-port", "--console",
-    "--peak-tflops",
+    "--peak-tflops", "--mlflow-dir", "--mlflow-experiment",
     "--iterations-to-skip", "--full-validation", "--apply-wd-to-qk-layernorm",
     // ranks
     "--overlap-grad-reduce", "--overlap-param-gather", "--grad-reduce-in-bf16", "--ddp-bucket-size",

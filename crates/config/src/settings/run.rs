@@ -111,6 +111,8 @@ pub struct LogConfig {
     pub peak_tflops: Option<f64>,
     /// Weights & Biases run folder.
     pub wandb: Option<WandbConfig>,
+    /// Folder of MLflow's file store, and the experiment in it.
+    pub mlflow: Option<(PathBuf, String)>,
     /// Chrome trace.
     pub profile: Option<ProfileConfig>,
 }

@@ -45,6 +45,7 @@ pub(super) fn check(c: &mut Checker) -> LogConfig {
         console: c.args.text("console") != Some("off"),
         peak_tflops: peak_tflops(c),
         wandb: wandb(c),
+        mlflow: mlflow(c),
         profile: profile(c),
     }
 }
@@ -100,6 +101,15 @@ fn wandb(c: &mut Checker) -> Option<WandbConfig> {
         c.notice(NoticeKind::Adjusted, what);
     }
     Some(WandbConfig { project, entity: text(c, "wandb_entity"), name, folder })
+}
+
+fn mlflow(c: &mut Checker) -> Option<(PathBuf, String)> {
+    let experiment = c.args.text("mlflow_experiment").filter(|name| !name.is_empty()).map(str::to_string);
+    let folder = c.path("mlflow_dir");
+    if folder.is_none() && c.args.given("mlflow_experiment") {
+        c.notice(NoticeKind::Adjusted, "--mlflow-experiment without --mlflow-dir: no folder, so nothing is written");
+    }
+    Some((folder?, experiment.unwrap_or_else(|| "Default".into())))
 }
 
 fn profile(c: &mut Checker) -> Option<ProfileConfig> {

@@ -182,7 +182,8 @@ fn instances(c: &mut Checker, distributed_optimizer: bool, replicas: usize) -> u
     }
     if !replicas.is_multiple_of(n) {
         let v = c.invalid(&[FLAG], "the optimizer instances do not divide the data-parallel ranks");
-        v.arithmetic = Some(format!("{} (with context) % {n} = {}", plural(replicas, "data-parallel rank"), replicas % n));
+        v.arithmetic =
+            Some(format!("{} (with context) % {n} = {}", plural(replicas, "data-parallel rank"), replicas % n));
         v.legal = Some(format!("{FLAG} {}", list(&divisors(replicas))));
     }
     n
