@@ -10,6 +10,7 @@ use crate::binaries;
 pub fn check(root: &Path, python: &str) -> Result<(), String> {
     let bin = binaries::build(root)?;
     let script = root.join("xtask/src/python_check.py");
-    let done = Command::new(python).arg(&script).arg(&bin).status().map_err(|e| format!("cannot start {python}: {e}"))?;
+    let done =
+        Command::new(python).arg(&script).arg(&bin).status().map_err(|e| format!("cannot start {python}: {e}"))?;
     if done.success() { Ok(()) } else { Err(format!("{} ended with {done}", script.display())) }
 }

@@ -49,7 +49,7 @@ fn every_spelling_and_choice_of_the_four_parsers_is_taken() {
         for value in alternatives.split('|') {
             let argv: Vec<String> =
                 std::iter::once(spelling).chain(value.split(' ').filter(|w| !w.is_empty())).map(String::from).collect();
-            let parsed = parse(&table, &argv, &|_| Err(std::io::Error::other("no files here")));
+            let parsed = parse(&table, &argv, &|_| Ok(String::new())); // --yaml-cfg reads a file
             // Three spellings are refused by upstream's own validation, which names their successors.
             let unknown = parsed.violations.iter().find(|v| v.severity == Severity::Syntax);
             assert!(unknown.is_none(), "{argv:?}: {unknown:?}");

@@ -1,4 +1,5 @@
 //! The files of a run beside TensorBoard: the HTML page, the Chrome trace, progress.txt, the Weights & Biases and MLflow folders.
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
