@@ -58,6 +58,7 @@ fn data_parallel_equals_one_rank_in_f32() {
         (4, 2, "--overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 500"),
         (8, 4, "--overlap-grad-reduce"),
         (4, 4, ""),
+        (4, 2, "--zero-stage 3"),
     ] {
         let optimizer = format!("--use-distributed-optimizer --num-distributed-optimizer-instances {instances}");
         layouts.push(format!("--thread-ranks {n} {optimizer} {more}"));

@@ -66,6 +66,7 @@ const REFUSED: &[(&str, usize, &[&str])] = &[
     ("--num-distributed-optimizer-instances 0", 1, &["--num-distributed-optimizer-instances 0 is out of range"]),
     ("--peak-tflops 0", 1, &["--peak-tflops 0 is no peak of a device", "a number above 0"]),
     ("--zero-stage 4", 1, &["--zero-stage 4 does not exist", "0, 1, 2, 3"]),
+    ("--zero-stage 3 --pipeline-model-parallel-size 2", 4, &["does not go with pipeline stages", "--zero-stage 1"]),
     ("--ds-sequence-parallel-size 2 --pipeline-model-parallel-size 2", 2, &["needs one pipeline stage"]),
     ("--context-parallel-size 4 --hierarchical-context-parallel-sizes 2 3", 4, &["product of 2, 3 = 6, not 4"]),
     // batches

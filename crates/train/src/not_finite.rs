@@ -106,9 +106,10 @@ fn tell(cx: &Ctx, from: usize, text: &str) -> DeviceResult<String> {
 /// The first parameter of this rank, in the order of forward, with a value that is not finite.
 fn broken_weight(cx: &Ctx) -> DeviceResult<Option<String>> {
     for (id, _) in cx.params.table().iter() {
-        let weight = cx.params.weight(id);
+        let (_, weight) = cx.params.kept(id);
         // Squares of large values are not finite either: look at each.
-        if !squares(cx, &weight)?.is_finite()
+        if weight.numel() > 0
+            && !squares(cx, &weight)?.is_finite()
             && host::read_f32(&*cx.device, &cx.stream, &weight)?.iter().any(|v| !v.is_finite())
         {
             return Ok(Some(name(cx, id)));
@@ -122,8 +123,8 @@ fn broken_gradient(cx: &Ctx) -> DeviceResult<Option<String>> {
     let mut owned: Vec<OwnedRange> = cx.params.owned_ranges();
     owned.sort_by_key(|own| std::cmp::Reverse(own.id.0));
     for own in owned {
-        let Some(grads) = &cx.params.buffers()[own.buffer].grad else { continue };
-        if !squares(cx, &grads.view(own.range.start, [own.range.len()]))?.is_finite() {
+        let Some(grads) = cx.params.buffers()[own.buffer].grads_of(&own.range) else { continue };
+        if !squares(cx, &grads)?.is_finite() {
             return Ok(Some(name(cx, own.id)));
         }
     }

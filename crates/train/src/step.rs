@@ -68,7 +68,9 @@ impl Trainer {
     ///
     /// `leave` is this rank's wish to end the run; the report says whether any rank has it, so that all agree.
     pub fn step(&mut self, leave: Leave) -> Result<StepReport> {
-        let (samples, losses) = self.gradients()?;
+        let samples = self.batches.current().running_global_batch_size;
+        let micros = self.next_batch()?;
+        let losses = self.gradients(micros.len(), |i| &micros[i])?;
         let own = self.gather_stats(leave, losses)?;
         let sums = self.cx.sum_stats()?;
         let stats = host::read_f32(&*self.cx.device, &self.cx.stream, &sums)?;
@@ -91,7 +93,14 @@ impl Trainer {
     /// A step on a device that holds no values: every call of [`Trainer::step`] but the reading of its numbers, as if
     /// they asked for an update. It tells a rank's memory, work and collectives.
     pub fn rehearse(&mut self) -> Result<()> {
-        let (samples, losses) = self.gradients()?;
+        let micros = self.next_batch()?;
+        self.rehearse_with(micros.len(), |i| &micros[i])
+    }
+
+    /// The same with `n` micro-batches that need not come from data.
+    pub fn rehearse_with<'a>(&mut self, n: usize, micro: impl Fn(usize) -> &'a MicroHost) -> Result<()> {
+        let samples = self.batches.current().running_global_batch_size;
+        let losses = self.gradients(n, micro)?;
         let _own = self.gather_stats(Leave::No, losses)?;
         let _sums = self.cx.sum_stats()?;
         self.apply(1.0, 1.0)?;
@@ -99,31 +108,32 @@ impl Trainer {
         self.advance(samples)
     }
 
-    /// Gradients of the next global batch, summed over all ranks; gives its number of samples, and the sums of losses
-    /// before each micro-batch.
-    fn gradients(&mut self) -> Result<(u64, Option<Tensor>)> {
-        let batch = self.batches.current();
-        self.cx.step = self.progress.iteration;
-        self.cx.training = true;
-
-        let at = self.world.at.clone();
-        at.begin(self.progress.iteration + 1);
-        at.enter(Phase::Data);
+    /// This rank's micro-batches of the next global batch.
+    fn next_batch(&mut self) -> Result<Vec<MicroHost>> {
+        self.world.at.begin(self.progress.iteration + 1);
+        self.world.at.enter(Phase::Data);
         self.timers.start("batch-generator", 2);
         let source = self.data.train.as_mut().ok_or_else(no_training_data)?;
-        let micros = source.global_batch(self.progress.consumed_samples, batch.num_microbatches)?;
+        let micros = source.global_batch(self.progress.consumed_samples, self.batches.current().num_microbatches)?;
         self.timers.stop("batch-generator");
+        Ok(micros)
+    }
 
+    /// Gradients of a global batch, summed over all ranks; gives the sums of losses before each micro-batch.
+    fn gradients<'a>(&mut self, n: usize, micro: impl Fn(usize) -> &'a MicroHost) -> Result<Option<Tensor>> {
+        self.cx.step = self.progress.iteration;
+        self.cx.training = true;
+        let at = self.world.at.clone();
         at.enter(Phase::ForwardBackward);
         self.timers.start("forward-backward", 1);
-        let losses = self.forward_backward(&micros)?;
+        let losses = self.forward_backward(n, micro)?;
         self.timers.stop("forward-backward");
 
         at.enter(Phase::GradSync);
         self.timers.start("all-grads-sync", 1);
         self.cx.finish_grads()?;
         self.timers.stop("all-grads-sync");
-        Ok((batch.running_global_batch_size, losses))
+        Ok(losses)
     }
 
     /// Counts a step of so many samples.
@@ -151,23 +161,23 @@ impl Trainer {
     }
 
     /// Gradients of a global batch, into zeroed buffers, under the loss scale. Where NaN ends a run, gives the sum of
-    /// losses before each micro-batch, `F32[micros]`: it tells which one brought it.
-    fn forward_backward(&mut self, micros: &[MicroHost]) -> Result<Option<Tensor>> {
-        let steps = steps_of(&self.config.parallel, &self.stage.edges, micros.len())?;
+    /// losses before each micro-batch, `F32[n]`: it tells which one brought it.
+    fn forward_backward<'a>(&mut self, n: usize, micro: impl Fn(usize) -> &'a MicroHost) -> Result<Option<Tensor>> {
+        let steps = steps_of(&self.config.parallel, &self.stage.edges, n)?;
         let cx = &mut self.cx;
         cx.params.zero_grads(&*cx.device, &cx.stream)?;
-        cx.begin_grads(micros.len());
+        cx.begin_grads(n);
         cx.device.fill_bytes(&cx.stream, cx.stats.ptr(), cx.stats.bytes(), 0)?;
         cx.device.ops().fill(&cx.stream, self.scaler.scale(), &mut cx.loss_scale)?;
         let losses = match self.config.train.check_for_nan {
-            true => Some(cx.pool.alloc(DType::F32, [micros.len()])?),
+            true => Some(cx.pool.alloc(DType::F32, [n])?),
             false => None,
         };
         run(cx, &self.stage, &steps, |cx, i| {
             if let Some(losses) = &losses {
                 cx.ops().copy(&cx.stream, &cx.stat(stat::LOSS), &mut losses.view(i, [1]))?;
             }
-            Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &micros[i])
+            Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, micro(i))
         })?;
         Ok(losses)
     }
