@@ -84,14 +84,7 @@ pub fn world() -> &'static World {
         let seed = std::env::var("FERROTRON_MOCK_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
         let device = |d| Engine::new(Options { seed: seed + d as u64, memory: MEMORY, late: true, bad_access: 507053 });
         let devices: Vec<Engine> = (0..DEVICES).map(device).collect();
-        // `device:rules`, joined by `|`
-        let faults = std::env::var("FERROTRON_MOCK_FAULTS").unwrap_or_default();
-        for (device, rules) in faults.split('|').filter_map(|f| f.split_once(':')) {
-            match device.trim().parse::<usize>().ok().and_then(|d| devices.get(d)).map(|d| d.faults().add(rules)) {
-                Some(Ok(())) => {}
-                _ => eprintln!("mock: FERROTRON_MOCK_FAULTS={faults} is not device:site#n=code"),
-            }
-        }
+        ferrotron_mock::engine::faults_of_environment(&devices);
         World {
             devices,
             loud: std::env::var_os("FERROTRON_MOCK_LOUD").is_some(),

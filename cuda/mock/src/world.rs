@@ -46,6 +46,8 @@ pub struct World {
     pub closed: Mutex<BTreeMap<usize, usize>>,
     pub seed: u64,
     pub launches: AtomicUsize,
+    /// Tell of every broken rule on standard error at once: for programs that a test starts.
+    loud: bool,
     next: AtomicUsize,
     contexts: Mutex<[Option<usize>; DEVICES]>,
 }
@@ -68,8 +70,11 @@ pub fn world() -> &'static World {
         let seed: u64 = std::env::var("FERROTRON_MOCK_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
         let bad_access = code::ILLEGAL_ADDRESS;
         let device = |d| Engine::new(Options { seed: seed + d as u64, memory: MEMORY, late: true, bad_access });
+        let devices: Vec<Engine> = (0..DEVICES).map(device).collect();
+        ferrotron_mock::engine::faults_of_environment(&devices);
         World {
-            devices: (0..DEVICES).map(device).collect(),
+            devices,
+            loud: std::env::var_os("FERROTRON_MOCK_LOUD").is_some(),
             initialised: AtomicBool::new(false),
             version: AtomicI32::new(12040),
             objects: Mutex::default(),
@@ -178,8 +183,12 @@ pub fn context() -> usize {
 pub fn answer(name: &str, body: impl FnOnce(&'static World) -> Answer<()>) -> i32 {
     let w = world();
     let device = w.current().unwrap_or(0);
-    match w.devices[device].faults().visit(name) {
+    let result = match w.devices[device].faults().visit(name) {
         Some(code) => code,
         None => body(w).err().unwrap_or(code::SUCCESS),
+    };
+    if w.loud {
+        w.devices[device].take_violations().iter().for_each(|v| eprintln!("mock: device {device}: {v}"));
     }
+    result
 }
