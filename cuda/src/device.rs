@@ -44,6 +44,14 @@ impl Device for CudaDevice {
         &self.info
     }
 
+    fn describe(&self) -> Vec<String> {
+        // SAFETY: no arguments.
+        let blas = unsafe { (self.shared.cuda.blas.cublasLtGetVersion)() };
+        let (major, minor) = (blas / 10_000, blas / 100 % 100);
+        let (name, model) = (&self.info.name, &self.info.model);
+        vec![format!("{name}: {model}; matrix products by cublasLt {major}.{minor}, all else by kernels of our own")]
+    }
+
     fn ops(&self) -> &dyn Ops {
         &self.ops
     }

@@ -44,6 +44,8 @@ fn with_cuda_the_devices_are_listed() {
     if common::kernels() {
         let device = backend.open(2).unwrap();
         assert!(device.info().name == "cuda:2" && device.info().memory > 1 << 30);
+        let said = device.describe().concat();
+        assert!(said.starts_with("cuda:2: NVIDIA H100") && said.contains("cublasLt 12.4, all else"), "{said}");
     }
     common::remove(&home);
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ferrotron_backends::CpuConfig;
+use ferrotron_backends::DeviceOptions;
 use ferrotron_checkpoint::Checkpoint;
 use ferrotron_comm::env::{Launcher, RankEnv};
 use ferrotron_config::env::suspicious;
@@ -135,7 +135,7 @@ fn device_kind(asked: DeviceKind) -> (DeviceKind, Vec<String>) {
     if asked != DeviceKind::Auto {
         return (asked, vec![]);
     }
-    let Ok(choice) = ferrotron_backends::select("auto", CpuConfig::default()) else { return (asked, vec![]) };
+    let Ok(choice) = ferrotron_backends::select("auto", &DeviceOptions::default()) else { return (asked, vec![]) };
     let kind = match choice.name() {
         "npu" => DeviceKind::Npu,
         "cuda" => DeviceKind::Cuda,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferrotron_backends::{CpuConfig, select};
+use ferrotron_backends::{CpuConfig, DeviceOptions, select};
 use ferrotron_config::settings::{self, Config, DeviceKind};
 use ferrotron_config::{Environment, Resolved};
 use ferrotron_data::{Datasets, Order, Sampler, SplitDataset, build_datasets, data_table};
@@ -46,7 +46,7 @@ pub fn open_device(c: &Config, env: &Environment, local_rank: usize, local_ranks
         DeviceKind::Cuda => "cuda",
         DeviceKind::Auto => "auto",
     };
-    Ok(select(name, cpu)?.open(local_rank)?)
+    Ok(select(name, &DeviceOptions { cpu, deterministic: c.train.deterministic })?.open(local_rank)?)
 }
 
 /// The tokenizer and the padded vocabulary.
