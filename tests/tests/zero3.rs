@@ -13,6 +13,7 @@ use ferrotron_device::{DType, Device, Tensor, host};
 use ferrotron_schedule::Kind;
 use ferrotron_tests::{on_ranks, relative_error, resolved, trainer};
 use ferrotron_train::dry::one_step;
+use ferrotron_train::evaluate::EvalSet;
 use ferrotron_train::step::Leave;
 use ferrotron_train::{Result, Trainer};
 
@@ -163,6 +164,29 @@ fn deferred_weight_gradients_agree() {
             check(&format!("{shape} {kind}"), &got, &want);
         }
     }
+}
+
+/// Validation between steps reads the shares as well, and leaves no window open.
+#[test]
+fn evaluation_agrees() {
+    let data = "--split 60,40,0 --eval-iters 3 --eval-interval 100";
+    let losses = |more: &str| -> Vec<f64> {
+        let line = resolved(&format!("{SIZES} {} {DROPOUT} {data} {more}", SHAPES[0].1), 2);
+        let all = on_ranks(2, Options::default(), |fabric| {
+            let mut t = trainer(device(None, fabric.rank())?, &line, fabric)?;
+            let mut losses = vec![];
+            for _ in 0..2 {
+                losses.push(t.evaluate(EvalSet::Valid)?);
+                assert_eq!(t.cx.pool.stats().live, 0, "no window is left");
+                t.step(Leave::No)?;
+            }
+            Ok(losses)
+        });
+        all.into_iter().flat_map(|r| r.unwrap()).flatten().collect()
+    };
+    let (got, want) = (losses("--zero-stage 3"), losses(""));
+    assert_eq!((got.len(), want.len()), (4, 4));
+    assert!(got.iter().zip(&want).all(|(a, b)| (a - b).abs() <= 1e-5 * b), "{got:?}, {want:?}");
 }
 
 #[test]
