@@ -99,6 +99,7 @@ fn train(line: &Resolved, ranks: usize, steps: usize, change: impl Fn(&mut Train
             }
         }
         assert_eq!(t.cx.pool.stats().live, 0, "no window outlives a step");
+        t.cx.finish_params();
         Ok((losses, norms, grads))
     });
     let parts: Vec<_> = all.into_iter().map(|r| r.unwrap()).collect();
@@ -144,7 +145,8 @@ fn other_numbers_of_ranks_and_tensor_parallel_ones_agree() {
     let flags = format!("{SIZES} {} {DROPOUT}", SHAPES[1].1);
     let line = |more: &str, ranks| resolved(&format!("{flags} {more}"), ranks);
     let one = train(&line("", 1), 1, STEPS, |_| {});
-    let four = train(&line("--zero-stage 3 --overlap-grad-reduce", 4), 4, STEPS, |_| {});
+    let overlap = "--zero-stage 3 --overlap-grad-reduce --overlap-param-gather";
+    let four = train(&line(overlap, 4), 4, STEPS, |_| {});
     check("four ranks", &four, &one);
     let split = "--tensor-model-parallel-size 2 --sequence-parallel";
     let want = train(&line(split, 4), 4, STEPS, |_| {});
