@@ -91,8 +91,10 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
             "--tp-comm-overlap needs --sequence-parallel and a tensor parallel size above 1",
         );
     }
+    let zero_stage = if c.args.is_set("zero_stage") { c.count_from("zero_stage", 0) } else { None };
+    let distributed_optimizer = c.args.flag("use_distributed_optimizer") || matches!(zero_stage, Some(1 | 3));
     if c.args.flag("overlap_param_gather") {
-        if !c.args.flag("use_distributed_optimizer") {
+        if !distributed_optimizer {
             c.invalid(&["--overlap-param-gather"], "--overlap-param-gather needs --use-distributed-optimizer").why =
                 Some("only a distributed optimizer gathers parameters".into());
         }
@@ -115,7 +117,6 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
             c.invalid(&[flag], format!("{flag} needs {}", wants.join(" and ")));
         }
     }
-    let zero_stage = if c.args.is_set("zero_stage") { c.count_from("zero_stage", 0) } else { None };
     if let Some(stage) = zero_stage {
         if stage > 3 {
             c.invalid(&["--zero-stage"], format!("--zero-stage {stage} does not exist")).legal =
@@ -142,7 +143,6 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
             "no effect: --use-distributed-optimizer (one data-parallel rank has nothing to shard)",
         );
     }
-    let distributed_optimizer = c.args.flag("use_distributed_optimizer") || matches!(zero_stage, Some(1 | 3));
     let optimizer_instances = instances(c, distributed_optimizer, dp.saturating_mul(cp));
     c.derive_size("world_size", world_size, "WORLD_SIZE");
     c.derive_size("data_parallel_size", dp, "world size / (tp x pp x cp)");
