@@ -21,11 +21,12 @@ impl Collectives {
     fn of(&self, seat: &Seat) -> Result<&dyn Linker> {
         match seat.device.split(':').next() {
             Some("npu") => Ok(&self.hccl),
-            _ => Err(Error::Unsupported {
-                op: "collectives",
-                device: seat.device.clone(),
-                why: "no library of collectives is known for it; one rank needs none".into(),
-            }),
+            kind => {
+                let kind = kind.unwrap_or_default();
+                let library = if kind == "cuda" { "NCCL" } else { "a library of its vendor" };
+                let why = format!("several ranks on {kind} need communicators over {library}, which are not there yet");
+                Err(Error::Unsupported { op: "collectives", device: seat.device.clone(), why })
+            }
         }
     }
 }
