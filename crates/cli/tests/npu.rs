@@ -147,6 +147,11 @@ fn bf16_stays_near_the_cpu() {
     cann(&t.path("cann"));
     let (npu, cpu) =
         (clean(&mut on("npu", &t.path("cann"), "--bf16")), clean(&mut on("cpu", &t.path("cann"), "--bf16")));
+    let log = clean(&mut on("npu", &t.path("cann"), "--bf16 --kv-channels 16"));
+    let composed =
+        clean(on("npu", &t.path("cann"), "--bf16 --kv-channels 16").env("FERROTRON_NPU_ATTENTION", "composed"));
+    // fused and composed attention round in the same places over the mock
+    assert!(difference(&log, &composed) <= 2e-2, "{}\n{log}\n{composed}", difference(&log, &composed));
     // an element whose sum is near the middle of two bf16 values may be rounded the other way: 2^-8 of it
     assert!(difference(&npu, &cpu) <= 2e-2, "{}\n{npu}\n{cpu}", difference(&npu, &cpu));
 }
