@@ -137,11 +137,13 @@ impl World {
         if self.size() == 1 {
             return Ok(Groups::solo(device));
         }
-        if device.info().name.starts_with("npu") {
-            // the fabrics of the host follow addresses of the host
-            return Err(Error::Setting(
-                "several ranks on npu need communicators over HCCL, which are not there yet".into(),
-            ));
+        // the fabrics of the host follow addresses of the host
+        for (device_kind, library) in [("npu", "HCCL"), ("cuda", "NCCL")] {
+            if device.info().name.starts_with(device_kind) {
+                let what = "which are not there yet";
+                let what = format!("several ranks on {device_kind} need communicators over {library}, {what}");
+                return Err(Error::Setting(what));
+            }
         }
         Ok(Groups::of_mesh(&*self.fabric, &self.mesh, device)?)
     }
