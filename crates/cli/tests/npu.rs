@@ -75,6 +75,29 @@ fn the_log_tells_what_runs_and_determinism_acts() {
 }
 
 #[test]
+fn the_doctor_finds_devices_and_what_ails_them() {
+    let t = Temp::new("npu-doctor");
+    cann(&t.path("cann"));
+    let doctor = |faults: &str| {
+        let mut c = Command::new(env!("CARGO_BIN_EXE_ferrotron"));
+        c.arg("doctor").env("ASCEND_HOME_PATH", t.path("cann")).env("FERROTRON_MOCK_FAULTS", faults);
+        let out = c.output().unwrap();
+        (out.status.code(), text(&out.stdout))
+    };
+    let (code, out) = doctor("");
+    assert_eq!(code, Some(0), "{out}");
+    for part in
+        ["npu:7: Ascend910B3 (CANN 8.5.0)", "npu:7: self-test passed: copies, sums and products in", "npu:0: gemm = "]
+    {
+        assert!(out.contains(part), "{part}\n{out}");
+    }
+    // a kernels package that is not the chip's
+    let (code, out) = doctor("2:task:aclnnMatmul#1=507015");
+    assert_eq!(code, Some(1), "{out}");
+    assert!(out.contains("npu:2: the self-test failed: npu:2: aclrtSynchronizeStream: 507015"), "{out}");
+}
+
+#[test]
 fn codes_are_explained() {
     let explain = |words: &[&str]| {
         let out = Command::new(env!("CARGO_BIN_EXE_ferrotron")).arg("explain").args(words).output().unwrap();
