@@ -93,6 +93,7 @@ pub fn plain_batch(ids: &[i32], labels: &[i32], s: usize, first_sample: usize, m
         mask: vec![1.0; t],
         weight: vec![1.0 / (t * micro_batches) as f32; t],
         cu_seqlens: (0..=t / s).map(|i| (i * s) as i32).collect(),
+        context: None,
     }
 }
 

@@ -7,55 +7,16 @@
 
 use ferrotron_cpu::{CpuConfig, StreamMode};
 use ferrotron_device::DType;
-use ferrotron_models::{ModelConfig, Position, Recomputation};
-use ferrotron_nn::RopeScaling;
+use ferrotron_models::{ModelConfig, Recomputation};
 use ferrotron_schedule::Kind::{GPipe, Interleaved, ZbH1};
-use ferrotron_tests::ranks::{Outcome, Ranks, train};
-use ferrotron_tests::relative_error;
+use ferrotron_tests::ranks::{Ranks, bits, check, gpt, qwen3, train};
 
 const STEPS: usize = 20;
 
-fn gpt(tied: bool, dropout: f32) -> ModelConfig {
-    let c = ModelConfig::gpt(4, 32, 4, 96, 16);
-    ModelConfig { tied, hidden_dropout: dropout, attention_dropout: dropout, init_std: 0.1, ..c }
-}
-
-fn qwen3(tied: bool, dropout: f32) -> ModelConfig {
-    let position = Position::Rope { percent: 1.0, base: 1e6, interleaved: false, scaling: RopeScaling::None };
-    ModelConfig {
-        vocab: 96,
-        max_positions: 16,
-        position,
-        head_dim: 16,
-        qk_norm: true,
-        tied,
-        hidden_dropout: dropout,
-        attention_dropout: dropout,
-        init_std: 0.1,
-        ..ModelConfig::llama(4, 32, 4, 2, 48)
-    }
-}
-
-fn check(what: &str, r: &Ranks, got: &Outcome, want: &Outcome) {
-    let mut worst = (0f64, 0f64, 0f64);
-    for (a, b) in got.losses.iter().zip(&want.losses) {
-        assert!(a.is_finite(), "{what} {r:?}: loss {a}");
-        worst.0 = worst.0.max(f64::from((a - b).abs() / b.abs()));
-    }
-    for (a, b) in got.norms.iter().zip(&want.norms) {
-        worst.1 = worst.1.max((a - b).abs() / b.abs());
-    }
-    assert_eq!(got.grads.len(), want.grads.len(), "{what} {r:?}");
-    for (name, values) in &got.grads {
-        worst.2 = worst.2.max(relative_error(values, &want.grads[name]));
-    }
-    assert!(worst.0 <= 1e-5 && worst.1 <= 2e-5 && worst.2 <= 2e-5, "{what} {r:?}: loss, norm, gradients {worst:?}");
-}
-
-/// Layouts of worlds 2, 4 and 8; `tp` at most `max_tp`.
-fn layouts(max_tp: usize) -> Vec<Ranks> {
+/// Layouts of worlds 2, 4 and 8.
+fn layouts() -> Vec<Ranks> {
     let one = Ranks::one();
-    let mut out = vec![
+    vec![
         Ranks { micro: 2, ..one },
         Ranks { kind: GPipe, ..one },
         Ranks { dp: 2, ..one },
@@ -101,30 +62,51 @@ fn layouts(max_tp: usize) -> Vec<Ranks> {
             bucket: 1500,
             ..one
         },
-    ];
-    if max_tp >= 4 {
-        out.push(Ranks { tp: 4, ..one });
-        out.push(Ranks { tp: 4, sp: true, dp: 2, sharded: true, ..one });
-    }
-    out
+        // More tensor-parallel ranks than KV groups of qwen3 and llama.
+        Ranks { tp: 4, ..one },
+        Ranks { tp: 4, sp: true, ..one },
+        Ranks { tp: 4, sp: true, dp: 2, sharded: true, ..one },
+        Ranks { tp: 4, dp: 2, overlap: true, bucket: 1500, ..one },
+        Ranks { tp: 4, pp: 2, sp: true, kind: ZbH1, ..one },
+    ]
 }
 
-fn check_all(what: &str, c: &ModelConfig, max_tp: usize) {
+fn check_all(what: &str, c: &ModelConfig) {
     let want = train(c, DType::F32, Ranks::one(), STEPS);
     assert!(want.losses[STEPS - 1] < want.losses[0], "{what}: it learns");
-    for r in layouts(max_tp) {
+    for r in layouts() {
         check(what, &r, &train(c, DType::F32, r, STEPS), &want);
     }
 }
 
 #[test]
 fn gpt_tied_with_dropout() {
-    check_all("gpt", &gpt(true, 0.1), 4);
+    check_all("gpt", &gpt(true, 0.1));
 }
 
 #[test]
 fn qwen3_untied() {
-    check_all("qwen3", &qwen3(false, 0.0), 2);
+    check_all("qwen3", &qwen3(false, 0.0));
+}
+
+/// Key and value heads that several tensor-parallel ranks hold, with biases and dropout: one, two and four ranks a group.
+#[test]
+fn ranks_share_a_kv_group() {
+    let one = Ranks::one();
+    let biased = ModelConfig { qkv_bias: true, qk_norm: false, linear_bias: true, ..qwen3(true, 0.1) };
+    for groups in [1, 2] {
+        for c in [ModelConfig { groups, ..biased.clone() }, ModelConfig { groups, ..qwen3(false, 0.1) }] {
+            let what = format!("{groups} groups, bias {}", c.qkv_bias);
+            let want = train(&c, DType::F32, one, STEPS);
+            for r in [
+                Ranks { tp: 2, dp: 2, sp: true, sharded: true, overlap: true, bucket: 700, ..one },
+                Ranks { tp: 4, ..one },
+                Ranks { tp: 4, sp: true, dp: 2, sharded: true, overlap: true, bucket: 700, ..one },
+            ] {
+                check(&what, &r, &train(&c, DType::F32, r, STEPS), &want);
+            }
+        }
+    }
 }
 
 #[test]
@@ -145,7 +127,6 @@ fn tied_untied_and_recomputed_twins() {
 fn a_layout_twice_is_bit_equal() {
     let r = Ranks { tp: 2, pp: 2, dp: 2, sp: true, sharded: true, overlap: true, bucket: 1500, ..Ranks::one() };
     let (a, b) = (train(&gpt(true, 0.1), DType::F32, r, 5), train(&gpt(true, 0.1), DType::F32, r, 5));
-    let bits = |o: &Outcome| -> Vec<u32> { o.losses.iter().map(|l| l.to_bits()).collect() };
     assert_eq!(bits(&a), bits(&b));
     assert_eq!(a.grads, b.grads);
 }
@@ -155,7 +136,6 @@ fn a_layout_twice_is_bit_equal() {
 fn delays_change_no_bit_of_a_schedule() {
     let one = Ranks::one();
     let c = gpt(true, 0.1);
-    let bits = |o: &Outcome| -> Vec<u32> { o.losses.iter().map(|l| l.to_bits()).collect() };
     for r in [
         Ranks { pp: 2, chunks: 2, kind: Interleaved, ..one },
         Ranks { pp: 2, chunks: 2, kind: GPipe, ..one },

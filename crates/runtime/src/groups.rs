@@ -12,7 +12,11 @@ use ferrotron_schedule::{GroupKind, Mesh};
 pub struct Groups {
     /// Tensor parallel.
     pub tp: Arc<dyn Communicator>,
-    /// Data parallel, for gradients: ranks with the same parameters and other samples.
+    /// Tensor-parallel ranks whose queries read the same KV group, where there are fewer groups than ranks.
+    pub kv: Arc<dyn Communicator>,
+    /// Context parallel: ranks with other parts of the same samples.
+    pub cp: Arc<dyn Communicator>,
+    /// Data and context parallel, for gradients: ranks with the same parameters and other tokens.
     pub dp: Arc<dyn Communicator>,
     /// The same ranks, for parameters.
     pub dp_params: Arc<dyn Communicator>,
@@ -32,6 +36,8 @@ impl Groups {
         let solo = |name| Arc::new(Solo::new(name, device.clone())) as Arc<dyn Communicator>;
         Groups {
             tp: solo("tp"),
+            kv: solo("kv"),
+            cp: solo("cp"),
             dp: solo("dp"),
             dp_params: solo("dp"),
             pp: solo("pp"),
@@ -41,8 +47,13 @@ impl Groups {
         }
     }
 
-    /// The groups of the fabric's rank in a mesh.
-    pub fn of_mesh(fabric: &dyn Fabric, mesh: &Mesh, device: &Arc<dyn Device>) -> Result<Groups> {
+    /// The groups of the fabric's rank in a mesh, for a model whose attention has `kv_groups` groups of keys and values.
+    pub fn of_mesh(
+        fabric: &dyn Fabric,
+        mesh: &Mesh,
+        kv_groups: usize,
+        device: &Arc<dyn Device>,
+    ) -> Result<Groups> {
         let rank = fabric.rank();
         let members = |kind| mesh.group_of(kind, rank).unwrap_or_else(|| vec![rank]);
         let make = |name: &str, purpose: &str, ranks: &[usize]| fabric.group(device, name, purpose, ranks);
@@ -52,8 +63,14 @@ impl Groups {
             if ranks.is_empty() { Err(missing(kind)) } else { make(name, purpose, &ranks) }
         };
         let all: Vec<usize> = (0..fabric.size()).collect();
+        let tensor = members(GroupKind::Tensor);
+        let sharers = kv_sharers(tensor.len(), kv_groups);
+        let place = tensor.iter().position(|r| *r == rank).unwrap_or(0);
+        let kv = &tensor[place / sharers * sharers..][..sharers];
         Ok(Groups {
             tp: of(GroupKind::Tensor, "tp", "layers")?,
+            kv: make("kv", "grads", kv)?,
+            cp: of(GroupKind::Context, "cp", "layers")?,
             dp: of(GroupKind::DataContext, "dp", "grads")?,
             dp_params: of(GroupKind::DataContext, "dp", "params")?,
             pp: of(GroupKind::Pipeline, "pp", "forward")?,
@@ -62,4 +79,15 @@ impl Groups {
             world: make("world", "steps", &all)?,
         })
     }
+
+    /// This rank's place among those that read other samples, and their number: data parallel without context parallel,
+    /// whose ranks are neighbours in [`Groups::dp`].
+    pub fn readers(&self) -> (usize, usize) {
+        (self.dp.rank() / self.cp.size(), self.dp.size() / self.cp.size())
+    }
+}
+
+/// How many consecutive tensor-parallel ranks read each KV group: more than one where there are fewer groups than ranks.
+pub fn kv_sharers(tp: usize, kv_groups: usize) -> usize {
+    if kv_groups > 0 && tp.is_multiple_of(kv_groups) { tp / kv_groups } else { 1 }
 }

@@ -47,7 +47,7 @@ impl Trainer {
 
     fn sum_losses(&mut self, source: &mut BatchSource, iters: u64, consumed: &mut u64) -> Result<(f64, f64)> {
         let cx = &mut self.cx;
-        let step = (self.config.eval.micro_batch_size * cx.groups.dp.size()) as u64;
+        let step = (self.config.eval.micro_batch_size * cx.groups.readers().1) as u64;
         let micro_batches = self.config.eval.global_batch_size as u64 / step.max(1);
         let (mut loss, mut tokens) = (0f64, 0f64);
         for _ in 0..iters {

@@ -77,7 +77,7 @@ pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>, world: &Wo
     let model = bridge::model_config(c, vocab)?;
     let dtype = c.train.params_dtype.dtype();
     let stream = Ctx::home_stream(&device)?;
-    let groups = world.groups(&device)?;
+    let groups = world.groups(model.groups, &device)?;
     let (stage, stages) = (groups.pp.rank(), groups.pp.size());
     let mut table = ParamTable::default();
     let mut builder = Builder::new(&mut table, &device, &stream, &groups, c.parallel.sequence_parallel);
@@ -106,7 +106,8 @@ pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>, world: &Wo
         sync,
     };
     let cx = Ctx::new(device, stream, groups, params, options)?;
-    let rows = c.train.micro_batch_size * c.data.seq_length / if cx.sequence_parallel { c.parallel.tp } else { 1 };
+    let shares = c.parallel.cp * if cx.sequence_parallel { c.parallel.tp } else { 1 };
+    let rows = c.train.micro_batch_size * c.data.seq_length / shares;
     let ring = Ring { stages, chunks: models.len() };
     let in_flight = pipe_of(&c.parallel, stage, ring, usize::MAX).sends_in_flight();
     let edges = Edges { rows, hidden: model.hidden, stage, ring, in_flight };
@@ -132,7 +133,7 @@ impl Trainer {
         let batches = MicrobatchCalculator::new(
             bridge::batch_schedule(&config)?,
             config.train.micro_batch_size as u64,
-            cx.groups.dp.size() as u64,
+            cx.groups.readers().1 as u64,
             config.train.decrease_batch_size_if_needed,
             0,
         )?;
@@ -202,7 +203,7 @@ fn check_schedules(c: &Config, edges: &Edges, batches: &MicrobatchCalculator) ->
 }
 
 fn sources(c: &Config, datasets: Datasets, cx: &Ctx) -> Result<Sources> {
-    let dp = &cx.groups.dp;
+    let (readers, context) = (cx.groups.readers(), (cx.groups.cp.rank(), cx.groups.cp.size()));
     let order = match c.data.dataloader {
         settings::DataloaderKind::Single => Order::Single { drop_last: true },
         settings::DataloaderKind::Cyclic => Order::Cyclic { data_sharding: true },
@@ -210,8 +211,8 @@ fn sources(c: &Config, datasets: Datasets, cx: &Ctx) -> Result<Sources> {
     let source = |name, set: Option<Arc<SplitDataset>>, micro_batch_size| -> Result<Option<BatchSource>> {
         use ferrotron_data::Dataset;
         let Some(set) = set.filter(|s| !s.is_empty()) else { return Ok(None) };
-        let sampler = Sampler::new(order, set.len(), micro_batch_size, dp.size())?;
-        let source = BatchSource::new(name, set, sampler, dp.rank(), dp.size());
+        let sampler = Sampler::new(order, set.len(), micro_batch_size, readers.1)?;
+        let source = BatchSource::new(name, set, sampler, readers).shared_by(context);
         Ok(Some(source.per_token(c.parallel.per_token_loss)))
     };
     let (train, eval) = (c.train.micro_batch_size, c.eval.micro_batch_size);

@@ -132,12 +132,12 @@ impl World {
         self.mesh.place(self.rank(), axis)
     }
 
-    /// Communicators of this rank.
-    pub fn groups(&self, device: &Arc<dyn Device>) -> Result<Groups> {
+    /// Communicators of this rank, for a model whose attention has `kv_groups` groups of keys and values.
+    pub fn groups(&self, kv_groups: usize, device: &Arc<dyn Device>) -> Result<Groups> {
         if self.size() == 1 {
             return Ok(Groups::solo(device));
         }
-        Ok(Groups::of_mesh(&*self.fabric, &self.mesh, device)?)
+        Ok(Groups::of_mesh(&*self.fabric, &self.mesh, kv_groups, device)?)
     }
 }
 
