@@ -15,7 +15,9 @@ use ferrotron_optim::{Optimizer, OptimizerKind, UpdateScalars};
 use ferrotron_runtime::{
     Ctx, CtxOptions, Groups, Micro, MicroHost, ParamStore, ParamTable, StoreOptions, SyncOptions, stat,
 };
-use ferrotron_schedule::{Axis, Kind, LayerSplit, Layout, Mesh, Pipe, Ring, VirtualStages, Way, chunks_of_stage, schedule};
+use ferrotron_schedule::{
+    Axis, Kind, LayerSplit, Layout, Mesh, Pipe, Ring, VirtualStages, Way, chunks_of_stage, schedule,
+};
 
 use crate::{plain_batch, relative_error};
 

@@ -93,7 +93,8 @@ const SAFETY_WITHIN: usize = 8;
 /// Build tools for C. The default build must not need one.
 const C_BUILDERS: [&str; 4] = ["cc", "cmake", "bindgen", "pkg-config"];
 const SKIPPED_FOLDERS: [&str; 5] = ["target", ".git", "runs", ".venv", "golden"];
-const TEXT_FILES: [&str; 9] = ["rs", "toml", "md", "sh", "json", "yml", "yaml", "args", "run"];
+const TEXT_FILES: [&str; 13] =
+    ["rs", "toml", "md", "sh", "json", "yml", "yaml", "args", "run", "cu", "cuh", "cpp", "h"];
 
 /// A broken rule. Line 0: the whole file.
 #[derive(Debug, PartialEq, Eq)]

@@ -64,9 +64,7 @@ impl CoreAttention {
             }
         }
         drop(whole);
-        let own = |sum: Tensor, like: &Tensor| {
-            cx.groups.cp.reduce_scatter(&cx.stream, sum, cx.alloc(*like.shape())?)
-        };
+        let own = |sum: Tensor, like: &Tensor| cx.groups.cp.reduce_scatter(&cx.stream, sum, cx.alloc(*like.shape())?);
         let (k, v) = (own(by_rank.k, &x.k)?, own(by_rank.v, &x.v)?);
         Ok(Qkv { q: dq, k: k.wait(), v: v.wait() })
     }
@@ -92,6 +90,7 @@ impl CoreAttention {
             v: &whole.v,
             cu_q: &half.cu_q,
             cu_k: &half.cu_k,
+            host_cu: Some((&half.host.cu_q, &half.host.cu_k)),
             drop,
         }
     }

@@ -63,8 +63,8 @@ impl CoreAttention {
             offset_q: &mb.offset,
             offset_k: &mb.offset,
         });
-        let dims = self.dims(cx, mb.max_len);
-        AttentionArgs { dims, q: &x.q, k: &x.k, v: &x.v, cu_q: &mb.cu_seqlens, cu_k: &mb.cu_seqlens, drop }
+        let (dims, host_cu) = (self.dims(cx, mb.max_len), Some((&mb.host_cu[..], &mb.host_cu[..])));
+        AttentionArgs { dims, q: &x.q, k: &x.k, v: &x.v, cu_q: &mb.cu_seqlens, cu_k: &mb.cu_seqlens, host_cu, drop }
     }
 }
 

@@ -58,9 +58,8 @@ impl ColumnLinear {
     /// Registers the parameters, of which this rank holds the rows that `own` says.
     pub fn with_rows(b: &mut Builder<'_>, l: &LinearSpec<'_>, own: &OwnRows) -> ColumnLinear {
         let rows: usize = l.out_parts.iter().sum();
-        let shared = |width: usize| {
-            (own.shared > 0).then_some(SharedEnd { elements: own.shared * width, counts: own.counts })
-        };
+        let shared =
+            |width: usize| (own.shared > 0).then_some(SharedEnd { elements: own.shared * width, counts: own.counts });
         let weight = Builder::rows(&format!("{}.weight", l.name), &[rows, l.inputs], &own.parts);
         let out = weight.local_shape().rows();
         let bias = l.bias.then(|| {

@@ -126,17 +126,15 @@ impl Optimizer {
     /// counts once.
     pub fn gather_grad_squares(&self, cx: &Ctx) -> Result<()> {
         let mut out = cx.stat(stat::GRAD_SQUARES);
-        self.counting(cx).try_for_each(|(s, r)| {
-            cx.ops().sum_squares(&cx.stream, &s.grad.view(r.start, [r.len()]), &mut out)
-        })
+        self.counting(cx)
+            .try_for_each(|(s, r)| cx.ops().sum_squares(&cx.stream, &s.grad.view(r.start, [r.len()]), &mut out))
     }
 
     /// Adds the number of zero gradients to the step's statistics.
     pub fn gather_grad_zeros(&self, cx: &Ctx) -> Result<()> {
         let mut out = cx.stat(stat::GRAD_ZEROS);
-        self.counting(cx).try_for_each(|(s, r)| {
-            cx.ops().count_zeros(&cx.stream, &s.grad.view(r.start, [r.len()]), &mut out)
-        })
+        self.counting(cx)
+            .try_for_each(|(s, r)| cx.ops().count_zeros(&cx.stream, &s.grad.view(r.start, [r.len()]), &mut out))
     }
 
     /// Adds the parameters' squares (of F32 values) to the step's statistics.

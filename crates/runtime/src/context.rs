@@ -54,6 +54,8 @@ pub struct Half {
     pub cu_q: Tensor,
     /// `I32[B+1]`
     pub cu_k: Tensor,
+    /// Both, on the host.
+    pub host: HalfHost,
     /// Longest sequence, of queries or keys.
     pub max_len: usize,
 }
@@ -161,7 +163,7 @@ impl Context {
         };
         let half = |h: &HalfHost| {
             let max_len = longest(&h.cu_q).max(longest(&h.cu_k));
-            Ok::<Half, Error>(Half { cu_q: ints(&h.cu_q)?, cu_k: ints(&h.cu_k)?, max_len })
+            Ok::<Half, Error>(Half { cu_q: ints(&h.cu_q)?, cu_k: ints(&h.cu_k)?, host: h.clone(), max_len })
         };
         Ok(Context {
             place: ints(&h.place)?,

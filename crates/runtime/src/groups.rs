@@ -48,12 +48,7 @@ impl Groups {
     }
 
     /// The groups of the fabric's rank in a mesh, for a model whose attention has `kv_groups` groups of keys and values.
-    pub fn of_mesh(
-        fabric: &dyn Fabric,
-        mesh: &Mesh,
-        kv_groups: usize,
-        device: &Arc<dyn Device>,
-    ) -> Result<Groups> {
+    pub fn of_mesh(fabric: &dyn Fabric, mesh: &Mesh, kv_groups: usize, device: &Arc<dyn Device>) -> Result<Groups> {
         let rank = fabric.rank();
         let members = |kind| mesh.group_of(kind, rank).unwrap_or_else(|| vec![rank]);
         let make = |name: &str, purpose: &str, ranks: &[usize]| fabric.group(device, name, purpose, ranks);

@@ -80,6 +80,8 @@ pub struct Micro {
     pub cu_seqlens: Tensor,
     /// The rest of the samples, on a context-parallel rank.
     pub context: Option<Context>,
+    /// The same, on the host.
+    pub host_cu: Vec<i32>,
 }
 
 impl Micro {
@@ -108,6 +110,7 @@ impl Micro {
             weight: floats(&h.weight)?,
             cu_seqlens: ints(&h.cu_seqlens)?,
             context: h.context.as_ref().map(|c| Context::upload(device, s, pool, c)).transpose()?,
+            host_cu: h.cu_seqlens.clone(),
         })
     }
 

@@ -96,7 +96,12 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         );
         v.arithmetic = Some(match cp {
             1 => format!("{tokens} % tensor {tp} = {}", tokens % tp),
-            _ => format!("{tokens} / context {cp} = {}; {} % tensor {tp} = {}", tokens / cp, tokens / cp, tokens / cp % tp),
+            _ => format!(
+                "{tokens} / context {cp} = {}; {} % tensor {tp} = {}",
+                tokens / cp,
+                tokens / cp,
+                tokens / cp % tp
+            ),
         });
         v.legal = Some(format!("--seq-length a multiple of {}", tp.saturating_mul(cp)));
     }
@@ -187,7 +192,8 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
 /// How context-parallel ranks exchange keys and values: by an all-gather, whatever the flags say. Megatron's ring (p2p) and
 /// Ulysses (a2a), and MindSpeed's, give the same numbers but for rounding.
 fn context(c: &mut Checker, cp: usize) {
-    let (megatron, mindspeed) = (c.args.texts("cp_comm_type"), c.args.text("context_parallel_algo").map(str::to_string));
+    let (megatron, mindspeed) =
+        (c.args.texts("cp_comm_type"), c.args.text("context_parallel_algo").map(str::to_string));
     let asked = match mindspeed.filter(|_| c.given_any(&["context_parallel_algo"])) {
         Some(algorithm) if algorithm == "kvallgather_cp_algo" => return,
         Some(algorithm) => format!("--context-parallel-algo {algorithm}"),

@@ -2,7 +2,8 @@
 //!
 //! For sequence i, query rows `cu_q[i]..cu_q[i+1]` see key rows `cu_k[i]..cu_k[i+1]`. With Lq query and Lk key rows,
 //! query r stands at position `p = r + Lk - Lq` of the keys (aligned at the end, as flash-attn does; context parallel
-//! needs that; a sequence may have no queries, and its keys no gradient). Causal: keys `j <= p`; window w: also `j > p - w`. Query head n reads KV group `n / (N/G)`.
+//! needs that). A sequence may have no queries: its keys get gradients of 0. Causal: keys `j <= p`; window w: also
+//! `j > p - w`. Query head n reads KV group `n / (N/G)`.
 //!
 //! `o = softmax(scale q k^T) v`; saved: `lse[n,t] = ln sum_j exp(scale q k_j)`. Rows that see no key give o = 0 and
 //! lse = -inf. Backward recomputes `P = exp(scale q k^T - lse)`:
@@ -64,6 +65,9 @@ pub struct AttentionArgs<'a> {
     pub cu_q: &'a Tensor,
     /// `I32[B+1]`, first 0, last Tk.
     pub cu_k: &'a Tensor,
+    /// The values of `cu_q` and `cu_k` on the host, where the caller has them: devices whose kernels are launched by
+    /// sequence would wait for theirs.
+    pub host_cu: Option<(&'a [i32], &'a [i32])>,
     /// Dropout, if any.
     pub drop: Option<AttentionDrop<'a>>,
 }
@@ -123,6 +127,9 @@ impl AttentionArgs<'_> {
         expect(op, "sequences of k", self.cu_q.numel(), self.cu_k.numel())?;
         expect_dtype(op, "dtype of cu_seqlens", self.cu_q, DType::I32)?;
         expect_dtype(op, "dtype of cu_seqlens", self.cu_k, DType::I32)?;
+        if let Some((q, k)) = self.host_cu {
+            expect(op, "sequences on the host", (self.cu_q.numel(), self.cu_k.numel()), (q.len(), k.len()))?;
+        }
         if let Some(drop) = &self.drop {
             expect_numel(op, "sample ids", drop.sample, tq)?;
             expect_numel(op, "query offsets", drop.offset_q, tq)?;
