@@ -121,24 +121,24 @@ pub fn qwen3(tied: bool, dropout: f32) -> ModelConfig {
     }
 }
 
-/// The bounds of `tests/layouts.rs`: losses within 1e-5 and norms within 2e-5 of `want`'s, relative; gradients of step one
-/// within 2e-5 of the largest of their tensor. Norms of packed documents, 1e-3: in this training they are far from smooth,
-/// and another order of sums alone (tensor parallel, or other micro-batches) moves the last ones by up to 2e-4.
+/// The bounds of `tests/layouts.rs`: losses within 1e-5 of `want`'s, relative; gradients of step one within 2e-5 of the
+/// largest of their tensor; norms of ten steps within 2e-5, and of all within 1e-3: differences of rounding grow with every
+/// update (Adam divides them by their own size), and packed documents or few KV groups make norms sensitive to them.
 pub fn check(what: &str, r: &Ranks, got: &Outcome, want: &Outcome) {
     let mut worst = (0f64, 0f64, 0f64);
     for (a, b) in got.losses.iter().zip(&want.losses) {
         assert!(a.is_finite(), "{what} {r:?}: loss {a}");
         worst.0 = worst.0.max(f64::from((a - b).abs() / b.abs()));
     }
-    for (a, b) in got.norms.iter().zip(&want.norms) {
-        worst.1 = worst.1.max((a - b).abs() / b.abs());
+    for (i, (a, b)) in got.norms.iter().zip(&want.norms).enumerate() {
+        let late = if i < 10 { 1.0 } else { 50.0 };
+        worst.1 = worst.1.max((a - b).abs() / b.abs() / late);
     }
     assert_eq!(got.grads.len(), want.grads.len(), "{what} {r:?}");
     for (name, values) in &got.grads {
         worst.2 = worst.2.max(relative_error(values, &want.grads[name]));
     }
-    let norms = if r.documents { 1e-3 } else { 2e-5 };
-    assert!(worst.0 <= 1e-5 && worst.1 <= norms && worst.2 <= 2e-5, "{what} {r:?}: loss, norm, gradients {worst:?}");
+    assert!(worst.0 <= 1e-5 && worst.1 <= 2e-5 && worst.2 <= 2e-5, "{what} {r:?}: loss, norm, gradients {worst:?}");
 }
 
 /// The losses' bits.

@@ -47,7 +47,8 @@ fn parts_of_samples_train_as_whole_samples() {
         let want = train(&c, DType::F32, Ranks { documents, ..Ranks::one() }, STEPS);
         assert!(want.losses[STEPS - 1] < want.losses[0], "{what}: it learns");
         for r in layouts() {
-            check(&what, &r, &train(&c, DType::F32, Ranks { documents, ..r }, STEPS), &want);
+            let r = Ranks { documents, ..r };
+            check(&what, &r, &train(&c, DType::F32, r, STEPS), &want);
         }
     }
 }
