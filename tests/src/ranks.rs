@@ -265,7 +265,7 @@ fn rank_main(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize, fabric: &dyn
         let pipe = Pipe { stage: place, stages, chunks: r.chunks, microbatches: micros, group: stages };
         let list = schedule(r.kind, &pipe).expect("a legal schedule");
         let part = |g: &Groups, step, i| micro(&r, c.vocab, step, i, dp).context_part(g.cp.rank(), r.cp);
-        run(&mut cx, &stage, &list, |cx, i| {
+        run(&mut cx, &stage, &stage.edges, &list, |cx, i| {
             Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &part(&cx.groups, step, i)?)
         })?;
         cx.finish_grads()?;
