@@ -17,6 +17,7 @@ use ferrotron_tests::ranks::{Ranks, bits, check, gpt, qwen3, train};
 use ferrotron_tests::{on_ranks, resolved, trainer};
 use ferrotron_train::Trainer;
 use ferrotron_train::evaluate::EvalSet;
+use ferrotron_train::save_load::Loaded;
 use ferrotron_train::step::Leave;
 
 const STEPS: usize = 20;
@@ -203,7 +204,7 @@ fn checkpoints_move_to_and_from_shared_groups_and_parts() {
         assert_eq!(stored_elements(saved.dir()), 3 * whole, "{from:?}: every element once");
         for to in all {
             let words = format!("{} --load {}", to.1, dir.0.display());
-            let got = losses((to.0, &words), |t| drop(t.load().unwrap()), 2);
+            let got = losses((to.0, &words), |t| assert_eq!(t.load().unwrap(), Loaded::From(1)), 2);
             close(&format!("{from:?} to {to:?}"), &got, &want[1..]);
         }
     }

@@ -157,7 +157,9 @@ impl Trainer {
         cx.begin_grads(micros.len());
         cx.device.fill_bytes(&cx.stream, cx.stats.ptr(), cx.stats.bytes(), 0)?;
         cx.device.ops().fill(&cx.stream, self.scaler.scale(), &mut cx.loss_scale)?;
-        run(cx, &self.stage, &self.stage.edges, &steps, |cx, i| Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &micros[i]))?;
+        run(cx, &self.stage, &self.stage.edges, &steps, |cx, i| {
+            Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &micros[i])
+        })?;
         Ok(())
     }
 
