@@ -139,13 +139,15 @@ fn close(what: &str, got: &[f64], want: &[f64]) {
     }
 }
 
-const LAYOUTS: [(usize, &str); 6] = [
+const LAYOUTS: [(usize, &str); 8] = [
     (2, "--context-parallel-size 2"),
     (4, "--context-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer"),
     (4, "--context-parallel-size 2 --pipeline-model-parallel-size 2"),
     (4, "--context-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
     (4, "--context-parallel-size 4 --cp-comm-type allgather"),
     (4, "--tensor-model-parallel-size 4"),
+    (4, "--zero-stage 3 --context-parallel-size 2 --tensor-model-parallel-size 2"),
+    (8, "--zero-stage 3 --tensor-model-parallel-size 4 --sequence-parallel"),
 ];
 
 #[test]
@@ -190,7 +192,7 @@ fn stored_elements(dir: &Path) -> usize {
 #[test]
 fn checkpoints_move_to_and_from_shared_groups_and_parts() {
     let want = losses((1, ""), |_| {}, 3);
-    let all = [(1, ""), LAYOUTS[1], LAYOUTS[5]];
+    let all = [(1, ""), LAYOUTS[1], LAYOUTS[5], LAYOUTS[7]];
     for (i, from) in all.into_iter().enumerate() {
         let dir = Temp::new(&format!("{i}"));
         on_layout(from, |t| {

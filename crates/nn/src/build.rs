@@ -32,6 +32,8 @@ pub struct Builder<'a> {
     pub tp_size: usize,
     /// Activations between blocks are split by rows over that group.
     pub sequence_parallel: bool,
+    /// Blocks' parameters lie in shares on the data-parallel ranks (ZeRO-3). Off until set.
+    pub shard_blocks: bool,
 }
 
 impl<'a> Builder<'a> {
@@ -44,7 +46,8 @@ impl<'a> Builder<'a> {
         sequence_parallel: bool,
     ) -> Builder<'a> {
         let (tp_rank, tp_size) = (groups.tp.rank(), groups.tp.size());
-        Builder { table, device, stream, tp_rank, tp_size, sequence_parallel: sequence_parallel && tp_size > 1 }
+        let sequence_parallel = sequence_parallel && tp_size > 1;
+        Builder { table, device, stream, tp_rank, tp_size, sequence_parallel, shard_blocks: false }
     }
 
     /// First row and number of rows of this rank's share of each of `parts`, which lie one after the other and are split

@@ -16,6 +16,7 @@ pub mod mlp;
 pub mod norm;
 pub mod recompute;
 pub mod rope;
+pub mod sharded;
 
 pub use attention::{AttentionConfig, SelfAttention};
 pub use build::{Builder, Sees};
@@ -28,3 +29,4 @@ pub use mlp::Mlp;
 pub use norm::{Norm, NormConfig, NormKind};
 pub use recompute::Recompute;
 pub use rope::{Rope, RopeScaling, RopeSpec};
+pub use sharded::Sharded;

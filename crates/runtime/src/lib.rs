@@ -8,6 +8,7 @@ pub mod micro;
 pub mod param;
 pub mod store;
 pub mod sync;
+pub mod windows;
 
 pub use context::{Context, ContextHost};
 pub use ctx::{Ctx, CtxOptions, Weight, WeightGrads, stat};

@@ -103,11 +103,12 @@ impl Trainer {
         let (device, table) = (&*cx.device, cx.params.table());
         let first_replica = cx.groups.dp.rank() == 0;
         let mut entries = vec![];
-        for (id, spec) in table.iter().filter(|_| first_replica) {
-            let n = spec.counted(cx.groups.tp.rank()).len();
-            if n > 0 {
-                let values = cx.params.weight(id).view(0, [n]);
-                entries.push(entry(device, &cx.stream, Kind::Param, spec.shard.clone(), 0, values));
+        for (id, spec) in table.iter() {
+            // Of a sharded parameter every replica has a part.
+            let (offset, kept) = cx.params.kept(id);
+            let n = spec.counted(cx.groups.tp.rank()).end.saturating_sub(offset).min(kept.numel());
+            if n > 0 && (first_replica || spec.unit.is_some()) {
+                entries.push(entry(device, &cx.stream, Kind::Param, spec.shard.clone(), offset, kept.view(0, [n])));
             }
         }
         if self.config.checkpoint.save_optim && (first_replica || cx.params.options().shard_optimizer) {
@@ -213,18 +214,21 @@ impl Trainer {
     }
 }
 
-/// Every parameter of `cx` from the checkpoint.
+/// What `cx` keeps of every parameter, from the checkpoint.
 pub fn load_params(cx: &Ctx, checkpoint: &Checkpoint) -> Result<()> {
     for (id, spec) in cx.params.table().iter() {
-        let mut t = cx.params.weight(id);
-        let n = spec.numel();
+        let (offset, mut t) = cx.params.kept(id);
+        let range = offset..offset + t.numel();
+        if range.is_empty() {
+            continue;
+        }
         if t.dtype() == DType::F32 {
-            let mut values = vec![0f32; n];
-            checkpoint.read_f32(&spec.shard, 0..n, Kind::Param, &mut values)?;
+            let mut values = vec![0f32; range.len()];
+            checkpoint.read_f32(&spec.shard, range, Kind::Param, &mut values)?;
             host::write_f32(&*cx.device, &cx.stream, &values, &mut t)?;
         } else {
             let mut bytes = vec![0u8; t.bytes()];
-            checkpoint.read_into(&spec.shard, 0..n, Kind::Param, t.dtype(), &mut bytes)?;
+            checkpoint.read_into(&spec.shard, range, Kind::Param, t.dtype(), &mut bytes)?;
             cx.device.upload(&cx.stream, &bytes, &mut t)?;
         }
     }

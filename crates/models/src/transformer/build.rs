@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ferrotron_device::{Error, Result, Tensor};
 use ferrotron_nn::embedding::EmbeddingConfig;
-use ferrotron_nn::{Builder, Embedding, Head, HeadTable, Norm, Recompute, Rope, RopeSpec, Sees};
+use ferrotron_nn::{Builder, Embedding, Head, HeadTable, Norm, Recompute, Rope, RopeSpec, Sees, Sharded};
 use ferrotron_runtime::{AnyLayer, Ctx, Edge, Flow, Micro};
 use ferrotron_schedule::ChunkPlan;
 
@@ -34,9 +34,23 @@ pub fn build(b: &mut Builder<'_>, c: &ModelConfig, chunks: &[ChunkPlan]) -> Resu
             word = Some(embedding.word());
             layers.push(Box::new(embedding));
         }
-        for (unit, recompute) in units(c.recompute, plan.blocks.clone()) {
-            let stack = Stack(unit.map(|i| block(b, c, rope.as_ref(), i)).collect());
-            layers.push(Box::new(Recompute { on: recompute, inner: stack }));
+        let units = units(c.recompute, plan.blocks.clone());
+        let last = units.len().saturating_sub(1);
+        for (i, (blocks, recompute)) in units.into_iter().enumerate() {
+            let stack = |b: &mut Builder<'_>| {
+                let inner = Stack(blocks.clone().map(|i| block(b, c, rope.as_ref(), i)).collect());
+                Recompute { on: recompute, inner }
+            };
+            if !b.shard_blocks {
+                layers.push(Box::new(stack(b)));
+                continue;
+            }
+            // What is recomputed as one is gathered as one. Units of a chunk have consecutive numbers.
+            let unit = b.table.begin_unit();
+            let inner = stack(b);
+            b.table.end_unit();
+            let (before, after) = ((i > 0).then(|| unit - 1), (i < last).then_some(unit + 1));
+            layers.push(Box::new(Sharded { unit, before, after, inner }));
         }
         let head = plan.head.then(|| {
             let norm = Norm::new(b, "decoder.final_layernorm", c.hidden, c.norm_config(), Sees::Rows);
