@@ -148,7 +148,7 @@ impl Optimizer {
 
     /// What this rank adds to a sum over ranks: elements of slots.
     fn counting(&self, cx: &Ctx) -> impl Iterator<Item = (&Slot, Range<usize>)> {
-        let counts = cx.params.options().shard_optimizer || cx.groups.dp.rank() == 0;
+        let counts = cx.owns_first_copy();
         let slots = self.slots.iter().filter(move |s| counts && !s.counted.is_empty());
         slots.map(|s| (s, s.counted.clone()))
     }

@@ -18,8 +18,13 @@ pub struct Groups {
     pub cp: Arc<dyn Communicator>,
     /// Data and context parallel, for gradients: ranks with the same parameters and other tokens.
     pub dp: Arc<dyn Communicator>,
+    /// Those of them that share one optimizer's state, for gradients: all, unless there are several instances of the
+    /// distributed optimizer.
+    pub instance: Arc<dyn Communicator>,
     /// The same ranks, for parameters.
-    pub dp_params: Arc<dyn Communicator>,
+    pub instance_params: Arc<dyn Communicator>,
+    /// Ranks that own the same shards in other instances; this rank alone when there is one instance.
+    pub across: Arc<dyn Communicator>,
     /// Pipeline stages, for activations (messages towards the last stage).
     pub pp: Arc<dyn Communicator>,
     /// The same ranks, for gradients of activations (messages towards the first).
@@ -39,7 +44,9 @@ impl Groups {
             kv: solo("kv"),
             cp: solo("cp"),
             dp: solo("dp"),
-            dp_params: solo("dp"),
+            instance: solo("dp"),
+            instance_params: solo("dp"),
+            across: solo("across"),
             pp: solo("pp"),
             pp_back: solo("pp"),
             embedding: solo("embedding"),
@@ -58,6 +65,11 @@ impl Groups {
             if ranks.is_empty() { Err(missing(kind)) } else { make(name, purpose, &ranks) }
         };
         let all: Vec<usize> = (0..fabric.size()).collect();
+        let dp = of(GroupKind::DataContext, "dp", "grads")?;
+        let instance = match mesh.layout().optimizer_instances {
+            1 => dp.clone(),
+            _ => of(GroupKind::PartialDataContext, "instance", "grads")?,
+        };
         let tensor = members(GroupKind::Tensor);
         let sharers = kv_sharers(tensor.len(), kv_groups);
         let place = tensor.iter().position(|r| *r == rank).unwrap_or(0);
@@ -66,8 +78,10 @@ impl Groups {
             tp: of(GroupKind::Tensor, "tp", "layers")?,
             kv: make("kv", "grads", kv)?,
             cp: of(GroupKind::Context, "cp", "layers")?,
-            dp: of(GroupKind::DataContext, "dp", "grads")?,
-            dp_params: of(GroupKind::DataContext, "dp", "params")?,
+            dp,
+            instance,
+            instance_params: of(GroupKind::PartialDataContext, "dp", "params")?,
+            across: of(GroupKind::AcrossInstances, "across", "grads")?,
             pp: of(GroupKind::Pipeline, "pp", "forward")?,
             pp_back: of(GroupKind::Pipeline, "pp", "backward")?,
             embedding: of(GroupKind::Embedding, "embedding", "grads")?,

@@ -104,14 +104,15 @@ impl Trainer {
         let first_replica = cx.groups.dp.rank() == 0;
         let mut entries = vec![];
         for (id, spec) in table.iter() {
-            // Of a sharded parameter every replica has a part.
+            // Of a sharded parameter every replica has a part, each instance all parts.
             let (offset, kept) = cx.params.kept(id);
+            let first_copy = if spec.unit.is_some() { cx.owns_first_copy() } else { first_replica };
             let n = spec.counted(cx.groups.tp.rank()).end.saturating_sub(offset).min(kept.numel());
-            if n > 0 && (first_replica || spec.unit.is_some()) {
+            if n > 0 && first_copy {
                 entries.push(entry(device, &cx.stream, Kind::Param, spec.shard.clone(), offset, kept.view(0, [n])));
             }
         }
-        if self.config.checkpoint.save_optim && (first_replica || cx.params.options().shard_optimizer) {
+        if self.config.checkpoint.save_optim && cx.owns_first_copy() {
             for s in self.optimizer.states() {
                 let spec = table.spec(s.own.id);
                 let counted = spec.counted(cx.groups.tp.rank()).end;
