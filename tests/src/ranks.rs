@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ferrotron_base::mt19937::Mt19937;
-use ferrotron_comm::{Fabric, Options, ThreadWorld};
+use ferrotron_comm::{Fabric, Linker, Options, ThreadWorld};
 use ferrotron_cpu::{CpuConfig, CpuDevice};
 use ferrotron_device::ops::AdamConfig;
 use ferrotron_device::{DType, Device, Result, host};
@@ -13,7 +13,7 @@ use ferrotron_models::{ModelConfig, Position, build};
 use ferrotron_nn::{Builder, RopeScaling};
 use ferrotron_optim::{Optimizer, OptimizerKind, UpdateScalars};
 use ferrotron_runtime::{
-    Ctx, CtxOptions, Groups, Micro, MicroHost, ParamStore, ParamTable, StoreOptions, SyncOptions, stat,
+    Ctx, CtxOptions, GroupNeeds, Groups, Micro, MicroHost, ParamStore, ParamTable, StoreOptions, SyncOptions, stat,
 };
 use ferrotron_schedule::{
     Axis, Kind, LayerSplit, Layout, Mesh, Pipe, Ring, VirtualStages, Way, chunks_of_stage, schedule,
@@ -127,7 +127,7 @@ pub fn qwen3(tied: bool, dropout: f32) -> ModelConfig {
 /// The bounds of `tests/layouts.rs`: losses within 1e-5 of `want`'s, relative; gradients of step one within 2e-5 of the
 /// largest of their tensor; norms of ten steps within 2e-5, and of all within 1e-3: differences of rounding grow with every
 /// update (Adam divides them by their own size), and packed documents or few KV groups make norms sensitive to them.
-pub fn check(what: &str, r: &Ranks, got: &Outcome, want: &Outcome) {
+pub fn agree(what: &str, r: &Ranks, got: &Outcome, want: &Outcome) {
     let mut worst = (0f64, 0f64, 0f64);
     for (a, b) in got.losses.iter().zip(&want.losses) {
         assert!(a.is_finite(), "{what} {r:?}: loss {a}");
@@ -185,15 +185,30 @@ fn pack(m: &mut MicroHost, first: usize) {
     }
 }
 
-/// Trains for `steps` steps of AdamW with clipping at 1 and gives what all ranks agree on.
+/// Trains for `steps` steps of AdamW with clipping at 1 on CPU devices and gives what all ranks agree on.
 pub fn train(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize) -> Outcome {
-    let world = ThreadWorld::new(r.world(), Options { checked: true, ..Options::default() });
+    train_on(c, dtype, r, steps, None, &|_| Ok(Arc::new(CpuDevice::new(r.device)?)))
+}
+
+/// Gives the device of a rank.
+pub type Open<'a> = &'a (dyn Fn(usize) -> Result<Arc<dyn Device>> + Sync);
+
+/// The same on other devices, whose collectives `linker` makes.
+pub fn train_on(
+    c: &ModelConfig,
+    dtype: DType,
+    r: Ranks,
+    steps: usize,
+    linker: Option<Arc<dyn Linker>>,
+    open: Open<'_>,
+) -> Outcome {
+    let world = ThreadWorld::new(r.world(), Options { checked: true, linker, ..Options::default() });
     let parts: Vec<Result<Outcome>> = std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..r.world())
             .map(|rank| {
                 let fabric = world.rank(rank);
                 scope.spawn(move || {
-                    let done = rank_main(c, dtype, r, steps, &fabric);
+                    let done = open(rank).and_then(|device| rank_main(c, dtype, r, steps, device, &fabric));
                     if let Err(e) = &done {
                         fabric.abort(&e.to_string());
                     }
@@ -221,8 +236,14 @@ pub fn train(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize) -> Outcome {
     all
 }
 
-fn rank_main(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize, fabric: &dyn Fabric) -> Result<Outcome> {
-    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(r.device)?);
+fn rank_main(
+    c: &ModelConfig,
+    dtype: DType,
+    r: Ranks,
+    steps: usize,
+    device: Arc<dyn Device>,
+    fabric: &dyn Fabric,
+) -> Result<Outcome> {
     let stream = Ctx::home_stream(&device)?;
     let layout = Layout {
         world: r.world(),
@@ -234,7 +255,7 @@ fn rank_main(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize, fabric: &dyn
         ..Layout::single()
     };
     let mesh = Mesh::new(layout).expect("a legal layout");
-    let groups = Groups::of_mesh(fabric, &mesh, c.groups, &device)?;
+    let groups = Groups::of_mesh(fabric, &mesh, GroupNeeds { chunks: r.chunks, kv_groups: c.groups }, &device)?;
     let (dp, readers) = groups.readers();
     assert_eq!((dp, readers), (mesh.place(fabric.rank(), Axis::Dp), r.dp), "{r:?}");
     let (stage, stages) = (groups.pp.rank(), groups.pp.size());

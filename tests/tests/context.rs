@@ -13,7 +13,7 @@ use ferrotron_cpu::{CpuConfig, CpuDevice, StreamMode};
 use ferrotron_device::DType;
 use ferrotron_models::{ModelConfig, Recomputation};
 use ferrotron_schedule::Kind::{Interleaved, ZbH1};
-use ferrotron_tests::ranks::{Ranks, bits, check, gpt, qwen3, train};
+use ferrotron_tests::ranks::{Ranks, agree, bits, gpt, qwen3, train};
 use ferrotron_tests::{on_ranks, resolved, trainer};
 use ferrotron_train::Trainer;
 use ferrotron_train::evaluate::EvalSet;
@@ -50,7 +50,7 @@ fn parts_of_samples_train_as_whole_samples() {
         assert!(want.losses[STEPS - 1] < want.losses[0], "{what}: it learns");
         for r in layouts().into_iter().step_by(every) {
             let r = Ranks { documents, ..r };
-            check(&what, &r, &train(&c, DType::F32, r, STEPS), &want);
+            agree(&what, &r, &train(&c, DType::F32, r, STEPS), &want);
         }
     }
 }
@@ -67,7 +67,7 @@ fn dropout_windows_and_recomputation() {
         ModelConfig { recompute: parts, ..qwen3(false, 0.1) },
     ] {
         let want = train(&c, DType::F32, one, STEPS);
-        check(&format!("{c:?}"), &r, &train(&c, DType::F32, r, STEPS), &want);
+        agree(&format!("{c:?}"), &r, &train(&c, DType::F32, r, STEPS), &want);
     }
 }
 

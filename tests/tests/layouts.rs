@@ -9,7 +9,7 @@ use ferrotron_cpu::{CpuConfig, StreamMode};
 use ferrotron_device::DType;
 use ferrotron_models::{ModelConfig, Recomputation};
 use ferrotron_schedule::Kind::{GPipe, Interleaved, ZbH1};
-use ferrotron_tests::ranks::{Ranks, bits, check, gpt, qwen3, train};
+use ferrotron_tests::ranks::{Ranks, agree, bits, gpt, qwen3, train};
 
 const STEPS: usize = 20;
 
@@ -79,7 +79,7 @@ fn check_all(what: &str, c: &ModelConfig) {
     let want = train(c, DType::F32, Ranks::one(), STEPS);
     assert!(want.losses[STEPS - 1] < want.losses[0], "{what}: it learns");
     for r in layouts() {
-        check(what, &r, &train(c, DType::F32, r, STEPS), &want);
+        agree(what, &r, &train(c, DType::F32, r, STEPS), &want);
     }
 }
 
@@ -107,7 +107,7 @@ fn ranks_share_a_kv_group() {
                 Ranks { tp: 4, ..one },
                 Ranks { tp: 4, sp: true, dp: 2, sharded: true, overlap: true, bucket: 700, ..one },
             ] {
-                check(&what, &r, &train(&c, DType::F32, r, STEPS), &want);
+                agree(&what, &r, &train(&c, DType::F32, r, STEPS), &want);
             }
         }
     }
@@ -122,7 +122,7 @@ fn tied_untied_and_recomputed_twins() {
         let parts = Recomputation::Selective { core_attention: true, mlp: true, layernorm: true };
         for recompute in [Recomputation::None, whole, parts] {
             let c = ModelConfig { recompute, ..c.clone() };
-            check(what, &r, &train(&c, DType::F32, r, STEPS), &want);
+            agree(what, &r, &train(&c, DType::F32, r, STEPS), &want);
         }
     }
 }

@@ -14,7 +14,7 @@ pub use context::{Context, ContextHost};
 pub use ctx::{Ctx, CtxOptions, Weight, WeightGrads, stat};
 pub use ferrotron_device::tensor::Tensors;
 pub use ferrotron_device::{DType, Error, Pending, Result, Shape, Stream, Tensor};
-pub use groups::{Groups, kv_sharers};
+pub use groups::{GroupNeeds, Groups, Pipeline, PipelineEdges, kv_sharers};
 pub use layer::{AnyLayer, Boxed, Edge, Flow, Layer};
 pub use micro::{Micro, MicroHost};
 pub use param::{DecayClass, Init, ParamId, ParamSpec, ParamTable, SharedEnd, Tied};

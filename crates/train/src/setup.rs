@@ -11,7 +11,7 @@ use ferrotron_executor::{Chunk, Edges, Stage};
 use ferrotron_models::{ModelConfig, build};
 use ferrotron_nn::{Builder, Head};
 use ferrotron_optim::{MicrobatchCalculator, Optimizer, ParamScheduler};
-use ferrotron_runtime::{Ctx, CtxOptions, ParamStore, ParamTable, StoreOptions, SyncOptions};
+use ferrotron_runtime::{Ctx, CtxOptions, GroupNeeds, ParamStore, ParamTable, StoreOptions, SyncOptions};
 use ferrotron_schedule::{ChunkPlan, Ring, chunks_of_stage};
 use ferrotron_telemetry::Timers;
 use ferrotron_tokenizer::{TikTokenOptions, Tokenizer};
@@ -72,12 +72,17 @@ fn chunks(c: &Config, layers: usize, stage: usize, stages: usize) -> Result<Vec<
     Ok(chunks_of_stage(counts, stages, stage))
 }
 
+/// What the groups of a rank depend on beside the mesh.
+pub(crate) fn needs(c: &Config) -> GroupNeeds {
+    GroupNeeds { chunks: c.parallel.virtual_stages, kv_groups: c.model.num_query_groups }
+}
+
 /// Builds this rank's part of the model on `device`.
 pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>, world: &World) -> Result<Built> {
     let model = bridge::model_config(c, vocab)?;
     let dtype = c.train.params_dtype.dtype();
     let stream = Ctx::home_stream(&device)?;
-    let groups = world.groups(model.groups, &device)?;
+    let groups = world.groups(needs(c), &device)?;
     let (stage, stages) = (groups.pp.rank(), groups.pp.size());
     let mut table = ParamTable::default();
     let mut builder = Builder::new(&mut table, &device, &stream, &groups, c.parallel.sequence_parallel);
@@ -136,6 +141,7 @@ impl Trainer {
         let datasets = build_datasets(&data)?;
         let table = data_table(&data, &datasets);
         t.notices.push(table.to_string());
+        t.notices.extend(t.world.links_line());
         t.notices.extend(table.notes().iter().chain(&datasets.notices).map(|n| format!("note: {n}")));
         t.data = sources(&t.config, datasets, &t.cx)?;
         Ok(t)

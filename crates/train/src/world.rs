@@ -8,7 +8,7 @@ use ferrotron_base::DType;
 use ferrotron_comm::{Fabric, Options, ThreadWorld};
 use ferrotron_config::settings::ParallelConfig;
 use ferrotron_device::Device;
-use ferrotron_runtime::{Ctx, Groups};
+use ferrotron_runtime::{Ctx, GroupNeeds, Groups};
 use ferrotron_schedule::{Axis, Layout, Mesh, Order};
 
 use crate::{Error, Result};
@@ -132,20 +132,24 @@ impl World {
         self.mesh.place(self.rank(), axis)
     }
 
-    /// Communicators of this rank, for a model whose attention has `kv_groups` groups of keys and values.
-    pub fn groups(&self, kv_groups: usize, device: &Arc<dyn Device>) -> Result<Groups> {
+    /// Communicators of this rank.
+    pub fn groups(&self, needs: GroupNeeds, device: &Arc<dyn Device>) -> Result<Groups> {
         if self.size() == 1 {
             return Ok(Groups::solo(device));
         }
-        // the fabrics of the host follow addresses of the host
-        for (device_kind, library) in [("npu", "HCCL"), ("cuda", "NCCL")] {
-            if device.info().name.starts_with(device_kind) {
-                let what = "which are not there yet";
-                let what = format!("several ranks on {device_kind} need communicators over {library}, {what}");
-                return Err(Error::Setting(what));
-            }
-        }
-        Ok(Groups::of_mesh(&*self.fabric, &self.mesh, kv_groups, device)?)
+        Ok(Groups::of_mesh(&*self.fabric, &self.mesh, needs, device)?)
+    }
+}
+
+impl World {
+    /// This rank's communicators of its device's library, and the memory that they take there.
+    pub fn links_line(&self) -> Option<String> {
+        let links = self.fabric.links();
+        let (n, mib) = (links.len(), links.iter().map(|l| l.bytes).sum::<usize>() >> 20);
+        let names: Vec<String> = links.iter().map(|l| format!("{} of {}", l.group, l.ranks)).collect();
+        let line =
+            || format!("communicators of rank {}: {n}, {mib} MiB of its device: {}", self.rank(), names.join(", "));
+        (n > 0).then(line)
     }
 }
 

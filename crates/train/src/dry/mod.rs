@@ -19,7 +19,7 @@ use ferrotron_runtime::{Groups, MicroHost};
 use ferrotron_schedule::{Axis, Costs, Mesh, Ring, Wires, bubble_formula, schedule, simulate};
 use ferrotron_tokenizer::{Tokenizer, TokenizerSpec};
 
-use crate::setup::tokenizer;
+use crate::setup::{needs, tokenizer};
 use crate::step::pipe_of;
 use crate::{Error, Result, Trainer, World};
 
@@ -53,11 +53,8 @@ pub fn one_step(resolved: &Resolved) -> Result<DryReport> {
         traces.push(run.trace);
         stages.push(StageReport { ranks: ranks.clone(), ..run.report });
     }
-    let crossed = if ranks > 1 {
-        compare(&mesh, c.model.num_query_groups, &members, &traces)?
-    } else {
-        Crossed { ranks, ..Crossed::default() }
-    };
+    let crossed =
+        if ranks > 1 { compare(c, &mesh, &members, &traces)? } else { Crossed { ranks, ..Crossed::default() } };
     Ok(DryReport { crossed, stages, microbatches: microbatches(c)?, bubble: bubble(c)? })
 }
 
@@ -102,14 +99,14 @@ fn rehearse(resolved: &Resolved, tokenizer: Arc<dyn Tokenizer>, vocab: usize, ra
 }
 
 /// Seats every rank of the world in its groups, and compares what they do.
-fn compare(mesh: &Mesh, kv_groups: usize, members: &[Vec<usize>], traces: &[Trace]) -> Result<Crossed> {
+fn compare(c: &Config, mesh: &Mesh, members: &[Vec<usize>], traces: &[Trace]) -> Result<Crossed> {
     let ours = |why: String| Error::Setting(format!("collectives do not fit together (please report it): {why}"));
     let device: Arc<dyn Device> = Arc::new(Dry::new("dry:0", ADDRESSES));
     let mut roster = Roster::default();
     for (trace, ranks) in members.iter().enumerate() {
         for &rank in ranks {
             let fabric = DryRank::new(rank, mesh.layout().world);
-            Groups::of_mesh(&fabric, mesh, kv_groups, &device)?;
+            Groups::of_mesh(&fabric, mesh, needs(c), &device)?;
             roster.seat(&fabric, trace).map_err(ours)?;
         }
     }
