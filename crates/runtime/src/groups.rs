@@ -14,8 +14,13 @@ pub struct Groups {
     pub tp: Arc<dyn Communicator>,
     /// Data parallel, for gradients: ranks with the same parameters and other samples.
     pub dp: Arc<dyn Communicator>,
+    /// Those of them that share one optimizer's state, for gradients: all, unless there are several instances of the
+    /// distributed optimizer.
+    pub instance: Arc<dyn Communicator>,
     /// The same ranks, for parameters.
-    pub dp_params: Arc<dyn Communicator>,
+    pub instance_params: Arc<dyn Communicator>,
+    /// Ranks that own the same shards in other instances; this rank alone when there is one instance.
+    pub across: Arc<dyn Communicator>,
     /// Pipeline stages, for activations (messages towards the last stage).
     pub pp: Arc<dyn Communicator>,
     /// The same ranks, for gradients of activations (messages towards the first).
@@ -33,7 +38,9 @@ impl Groups {
         Groups {
             tp: solo("tp"),
             dp: solo("dp"),
-            dp_params: solo("dp"),
+            instance: solo("dp"),
+            instance_params: solo("dp"),
+            across: solo("across"),
             pp: solo("pp"),
             pp_back: solo("pp"),
             embedding: solo("embedding"),
@@ -52,10 +59,17 @@ impl Groups {
             if ranks.is_empty() { Err(missing(kind)) } else { make(name, purpose, &ranks) }
         };
         let all: Vec<usize> = (0..fabric.size()).collect();
+        let dp = of(GroupKind::DataContext, "dp", "grads")?;
+        let instance = match mesh.layout().optimizer_instances {
+            1 => dp.clone(),
+            _ => of(GroupKind::PartialDataContext, "instance", "grads")?,
+        };
         Ok(Groups {
             tp: of(GroupKind::Tensor, "tp", "layers")?,
-            dp: of(GroupKind::DataContext, "dp", "grads")?,
-            dp_params: of(GroupKind::DataContext, "dp", "params")?,
+            dp,
+            instance,
+            instance_params: of(GroupKind::PartialDataContext, "dp", "params")?,
+            across: of(GroupKind::AcrossInstances, "across", "grads")?,
             pp: of(GroupKind::Pipeline, "pp", "forward")?,
             pp_back: of(GroupKind::Pipeline, "pp", "backward")?,
             embedding: of(GroupKind::Embedding, "embedding", "grads")?,

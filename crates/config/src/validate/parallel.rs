@@ -143,6 +143,7 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
             "no effect: --use-distributed-optimizer (one data-parallel rank has nothing to shard)",
         );
     }
+    let optimizer_instances = instances(c, distributed_optimizer, dp.saturating_mul(cp));
     c.derive_size("world_size", world_size, "WORLD_SIZE");
     c.derive_size("data_parallel_size", dp, "world size / (tp x pp x cp)");
     let rank = c.env.rank;
@@ -162,6 +163,7 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         microbatch_group: pp,
         sequence_parallel,
         distributed_optimizer,
+        optimizer_instances,
         zero_stage: zero_stage.and_then(|s| u8::try_from(s).ok()),
         overlap_grad_reduce: c.args.flag("overlap_grad_reduce"),
         overlap_param_gather: c.args.flag("overlap_param_gather"),
@@ -175,6 +177,23 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         thread_ranks,
         interface: c.args.text("interface").map(str::to_string),
     }
+}
+
+/// Instances of the distributed optimizer, which divide the `replicas` (0: unknown) that sum their gradients.
+fn instances(c: &mut Checker, distributed_optimizer: bool, replicas: usize) -> usize {
+    const FLAG: &str = "--num-distributed-optimizer-instances";
+    let n = c.size("num_distributed_optimizer_instances").unwrap_or(1);
+    if n > 1 && !distributed_optimizer {
+        c.invalid(&[FLAG], format!("{FLAG} {n} needs --use-distributed-optimizer")).why =
+            Some("an instance is a set of ranks that shard one copy of the optimizer state".into());
+    }
+    if !replicas.is_multiple_of(n) {
+        let v = c.invalid(&[FLAG], "the optimizer instances do not divide the data-parallel ranks");
+        v.arithmetic =
+            Some(format!("{} (with context) % {n} = {}", plural(replicas, "data-parallel rank"), replicas % n));
+        v.legal = Some(format!("{FLAG} {}", list(&divisors(replicas))));
+    }
+    n
 }
 
 fn experts(c: &mut Checker, ep: usize) {
