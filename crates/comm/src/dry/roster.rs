@@ -32,8 +32,8 @@ pub struct Crossed {
 pub struct Roster {
     /// Names of groups, with their purposes.
     names: Vec<String>,
-    /// Numbers of groups, by name and members.
-    numbers: HashMap<(usize, Vec<usize>), usize>,
+    /// Numbers of groups, by name and first member.
+    numbers: HashMap<(usize, usize), Vec<usize>>,
     /// Members, by number.
     members: Vec<Vec<usize>>,
     seats: Vec<Seat>,
@@ -84,8 +84,11 @@ impl Roster {
             if name >= MOST_GROUPS {
                 return Err(format!("rank {rank} is in more than {MOST_GROUPS} groups"));
             }
-            let number = *self.numbers.entry((name, m.ranks.clone())).or_insert(self.members.len());
-            if number == self.members.len() {
+            let alike = self.numbers.entry((name, m.ranks[0])).or_default();
+            let known = alike.iter().copied().find(|n| self.members[*n] == m.ranks);
+            let number = known.unwrap_or(self.members.len());
+            if known.is_none() {
+                alike.push(number);
                 self.members.push(m.ranks.clone());
             }
             groups.resize(groups.len().max(name + 1), None);
