@@ -9,12 +9,14 @@ use ferrotron_acl_sys as acl;
 use ferrotron_device::stream::{EventImpl, HostJob, StreamImpl};
 use ferrotron_device::{Error, Event, Result, Stream};
 
-use crate::memory::Slab;
+use crate::memory::{Slab, malloc};
 use crate::shared::{Omit, Shared, lock};
 use crate::staging::Staging;
 
 /// Operators remembered for error messages.
 const RING: usize = 32;
+/// A wait for a stream looks up so often whether it is still wanted.
+const LOOK_UP_MS: i32 = 50;
 
 /// What a stream was given last, for error messages.
 #[derive(Default)]
@@ -36,9 +38,14 @@ pub struct Core {
     /// Pinned memory that only work of the stream touches.
     pub pinned: Mutex<Slab>,
     pub staging: Mutex<Staging>,
-    /// Device memory that holds 0, 1, 2, ... in float32, and how far; longer ones come later.
-    pub positions: Mutex<Vec<(usize, usize)>>,
+    /// Device memory that holds 0, 1, 2, ... in float32; longer ones come later.
+    pub positions: Mutex<Vec<Constant>>,
+    /// The triangle that stands for every causal mask.
+    pub triangle: Mutex<Vec<Constant>>,
 }
+
+/// Device memory that is written once: address and bytes.
+pub type Constant = (usize, usize);
 
 impl Core {
     pub fn new(shared: Arc<Shared>) -> Result<Arc<Core>> {
@@ -62,6 +69,7 @@ impl Core {
             pinned: Mutex::new(Slab::pinned()),
             staging: Mutex::default(),
             positions: Mutex::default(),
+            triangle: Mutex::default(),
         });
         shared.add_stream(&core);
         Ok(core)
@@ -73,6 +81,9 @@ impl Core {
 
     /// The stream's first error, and the device's context made current.
     pub fn begin(&self) -> Result<()> {
+        if let Some(e) = self.shared.abandoned() {
+            return Err(e);
+        }
         if let Some(e) = lock(&self.error).clone() {
             return Err(e);
         }
@@ -100,13 +111,54 @@ impl Core {
 
     pub fn synchronize(&self) -> Result<()> {
         self.begin()?;
-        // SAFETY: the stream lives as long as this.
-        let status = unsafe { (self.shared.cann.acl.aclrtSynchronizeStream)(self.handle()) };
+        let status = self.idle()?;
+        if status != acl::code::OK
+            && let Some(cause) = self.shared.cause()
+        {
+            return Err(cause);
+        }
         self.check("aclrtSynchronizeStream", status)?;
         *lock(&self.held) = Held::default();
         lock(&self.ring).since = 0;
         // a host job's error came through no call of the runtime
         self.begin()
+    }
+
+    /// Blocks until the stream is idle or has failed, or the device is abandoned: a stream that waits for a rank that is
+    /// gone would be waited for as long as HCCL's own time-out.
+    fn idle(&self) -> Result<acl::aclError> {
+        let acl = &self.shared.cann.acl;
+        let Some(within) = acl.aclrtSynchronizeStreamWithTimeout else {
+            // SAFETY: the stream lives as long as this.
+            return Ok(unsafe { (acl.aclrtSynchronizeStream)(self.handle()) });
+        };
+        loop {
+            // SAFETY: as above.
+            match unsafe { within(self.handle(), LOOK_UP_MS) } {
+                acl::code::STREAM_SYNC_TIMEOUT => self.begin()?,
+                status => return Ok(status),
+            }
+            // its text, which says no more than the code
+            drop(self.shared.cann.take_error());
+        }
+    }
+
+    /// The error of the stream's work so far, asked for without waiting, if the runtime can tell. It stays the stream's.
+    pub fn failure(&self) -> Option<Error> {
+        let query = self.shared.cann.acl.aclrtStreamQuery?;
+        self.shared.enter().ok()?;
+        let mut status = 0;
+        // SAFETY: the stream lives; an out-parameter.
+        let told = unsafe { query(self.handle(), &mut status) };
+        (told != acl::code::OK).then(|| self.shared.error("aclrtStreamQuery", told, &lock(&self.ring)))
+    }
+
+    /// Ends what the stream does, if the runtime can.
+    pub fn abort(&self) {
+        if let (Ok(()), Some(abort)) = (self.shared.enter(), self.shared.cann.acl.aclrtStreamAbort) {
+            // SAFETY: the stream lives; nobody reads what it was to make.
+            unsafe { abort(self.handle()) };
+        }
     }
 
     pub fn record(&self) -> Result<AscendEvent> {
@@ -154,6 +206,26 @@ impl Core {
 }
 
 impl Core {
+    /// Device memory of at least so many bytes that `fill` wrote: made at the first use, and again when more is needed.
+    pub fn constant(
+        &self,
+        made: &Mutex<Vec<Constant>>,
+        bytes: usize,
+        what: &'static str,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<u64> {
+        let mut made = lock(made);
+        if let Some(&(at, _)) = made.iter().find(|(_, has)| *has >= bytes) {
+            return Ok(at as u64);
+        }
+        let mut host = vec![0; bytes.max(1 << 14).next_power_of_two()];
+        let at = malloc(&self.shared, host.len(), what)?;
+        made.push((at, host.len()));
+        fill(&mut host);
+        self.upload(&host, at as u64)?;
+        Ok(at as u64)
+    }
+
     /// True when the host can take part in the stream's order.
     pub fn has_host_jobs(&self) -> bool {
         self.shared.cann.acl.aclrtLaunchHostFunc.is_some()
@@ -187,13 +259,15 @@ impl Drop for Core {
         let _ = self.shared.enter();
         lock(&self.slab).free(&self.shared);
         lock(&self.pinned).free(&self.shared);
-        for (at, _) in lock(&self.positions).drain(..) {
+        for (at, _) in lock(&self.positions).drain(..).chain(lock(&self.triangle).drain(..)) {
             // SAFETY: ours, and nobody works on it.
             unsafe { (self.shared.cann.acl.aclrtFree)(at as *mut c_void) };
         }
         lock(&self.staging).free(&self.shared);
+        let acl = &self.shared.cann.acl;
+        let by_force = acl.aclrtDestroyStreamForce.filter(|_| self.shared.abandoned().is_some());
         // SAFETY: the stream is ours, and this is its last use.
-        unsafe { (self.shared.cann.acl.aclrtDestroyStream)(self.handle()) };
+        unsafe { by_force.unwrap_or(acl.aclrtDestroyStream)(self.handle()) };
     }
 }
 
