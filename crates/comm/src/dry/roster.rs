@@ -223,10 +223,9 @@ impl Roster {
 impl Seat {
     /// Names of the groups that both ranks are in, as bits.
     fn shared(&self, other: &Seat) -> u64 {
-        let same =
-            |(x, y): (&Option<(usize, usize)>, &Option<(usize, usize)>)| x.zip(*y).is_some_and(|(x, y)| x.0 == y.0);
-        let pairs = self.groups.iter().zip(&other.groups).enumerate();
-        pairs.fold(0, |bits, (name, pair)| bits | u64::from(same(pair)) << name)
+        let number = |g: &Option<(usize, usize)>| g.map(|(number, _)| number);
+        let pairs = self.groups.iter().map(number).zip(other.groups.iter().map(number)).enumerate();
+        pairs.fold(0, |bits, (name, (x, y))| bits | u64::from(x.is_some() && x == y) << name)
     }
 
     /// Places in the groups of a mask.
