@@ -63,7 +63,8 @@ fn three(seen: &Seen) -> (Ctx, Vec<Sharded<Probe>>, Micro, Arc<DryRank>) {
     let stream = Ctx::home_stream(&device).unwrap();
     let rank = Arc::new(DryRank::new(0, 2));
     let dp = |purpose| rank.group(&device, "dp", purpose, &[0, 1]).unwrap();
-    let groups = Groups { dp: dp("grads"), dp_params: dp("params"), ..Groups::solo(&device) };
+    let grads = dp("grads");
+    let groups = Groups { dp: grads.clone(), instance: grads, instance_params: dp("params"), ..Groups::solo(&device) };
     let mut table = ParamTable::default();
     let units: Vec<_> = (0..3)
         .map(|i| {
