@@ -20,7 +20,7 @@ const REST: &str = "--max-position-embeddings 16 --train-iters 8 --lr 1e-3 --moc
 
 fn on(home: &Path, device: &str, words: &[&str]) -> Command {
     let mut c = program();
-    words.iter().for_each(|w| drop(c.args(w.split_whitespace())));
+    c.args(words.iter().flat_map(|w| w.split_whitespace()));
     c.args(["--device", device, "--thread-ranks", "8"]);
     c.env("ASCEND_HOME_PATH", home).env("FERROTRON_MOCK_LOUD", "1").env("HCCL_BUFFSIZE", "512");
     c
