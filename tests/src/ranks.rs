@@ -28,6 +28,10 @@ pub struct Ranks {
     pub pp: usize,
     /// Data parallel.
     pub dp: usize,
+    /// Expert parallel, a share of tensor x data parallel.
+    pub ep: usize,
+    /// Expert tensor parallel; 0 is `tp`.
+    pub etp: usize,
     /// Sequence parallel.
     pub sp: bool,
     /// Distributed optimizer.
@@ -56,6 +60,8 @@ impl Ranks {
             tp: 1,
             pp: 1,
             dp: 1,
+            ep: 1,
+            etp: 0,
             sp: false,
             sharded: false,
             overlap: false,
@@ -103,6 +109,7 @@ fn micro(r: &Ranks, vocab: usize, step: usize, i: usize, dp: usize) -> MicroHost
     let part = |from: usize| -> Vec<i32> { rows.iter().flat_map(|x| x[from..from + SEQ].to_vec()).collect() };
     let mut m = plain_batch(&part(0), &part(1), SEQ, first, 1);
     m.weight.fill(1.0 / (BATCH * SEQ) as f32);
+    m.aux_weight = r.micro as f32 / BATCH as f32;
     m
 }
 
@@ -143,7 +150,8 @@ pub fn train(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize) -> Outcome {
 fn rank_main(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize, fabric: &dyn Fabric) -> Result<Outcome> {
     let device: Arc<dyn Device> = Arc::new(CpuDevice::new(r.device)?);
     let stream = Ctx::home_stream(&device)?;
-    let layout = Layout { world: r.world(), tp: r.tp, pp: r.pp, etp: r.tp, ..Layout::single() };
+    let etp = if r.etp == 0 { r.tp } else { r.etp };
+    let layout = Layout { world: r.world(), tp: r.tp, pp: r.pp, ep: r.ep, etp, ..Layout::single() };
     let mesh = Mesh::new(layout).expect("a legal layout");
     let groups = Groups::of_mesh(fabric, &mesh, &device)?;
     let (dp, stage, stages) = (groups.dp.rank(), groups.pp.rank(), groups.pp.size());
@@ -159,6 +167,8 @@ fn rank_main(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize, fabric: &dyn
         dtype,
         dp_size: r.dp,
         dp_rank: dp,
+        expert_dp_size: groups.edp.size(),
+        expert_dp_rank: groups.edp.rank(),
         shard_optimizer: r.sharded,
         bucket_elements: r.bucket,
         seed: 11,

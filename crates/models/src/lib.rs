@@ -1,6 +1,6 @@
 //! Model families: configuration, blocks, names, presets.
 //!
-//! [`transformer`] is the decoder that all dense families are made of, driven by one [`ModelConfig`]; a family's folder
+//! [`transformer`] is the decoder that all families are made of, driven by one [`ModelConfig`]; a family's folder
 //! says how that configuration reads from its Hugging Face `config.json` and how its published tensors map to ours.
 //! Our parameter names are Megatron's.
 
@@ -10,4 +10,4 @@ pub mod llama;
 pub mod qwen;
 pub mod transformer;
 
-pub use transformer::{Model, ModelConfig, Position, Recomputation, build};
+pub use transformer::{ExpertsConfig, Model, ModelConfig, Position, Recomputation, build};

@@ -14,7 +14,7 @@ pub enum Sees {
     All,
     /// The rows of this rank, when sequence parallel: the gradient is partial then.
     Rows,
-    /// The heads of this rank: the gradient is partial in any group of more than one (norms of q and k).
+    /// The heads of this rank: the gradient is partial in any group of more than one (norms of q and k, routers).
     Heads,
 }
 
@@ -32,6 +32,12 @@ pub struct Builder<'a> {
     pub tp_size: usize,
     /// Activations between blocks are split by rows over that group.
     pub sequence_parallel: bool,
+    /// Rank in the expert-parallel group.
+    pub ep_rank: usize,
+    /// Size of the expert-parallel group.
+    pub ep_size: usize,
+    /// Experts' matrices are split over the tensor-parallel group, as others are.
+    pub split_experts: bool,
 }
 
 impl<'a> Builder<'a> {
@@ -44,7 +50,28 @@ impl<'a> Builder<'a> {
         sequence_parallel: bool,
     ) -> Builder<'a> {
         let (tp_rank, tp_size) = (groups.tp.rank(), groups.tp.size());
-        Builder { table, device, stream, tp_rank, tp_size, sequence_parallel: sequence_parallel && tp_size > 1 }
+        Builder {
+            table,
+            device,
+            stream,
+            tp_rank,
+            tp_size,
+            sequence_parallel: sequence_parallel && tp_size > 1,
+            ep_rank: groups.ep.rank(),
+            ep_size: groups.ep.size(),
+            split_experts: groups.etp.size() > 1,
+        }
+    }
+
+    /// A builder whose matrices are split as experts' are.
+    pub(crate) fn of_experts(&mut self) -> Builder<'_> {
+        let whole = !self.split_experts;
+        Builder {
+            table: &mut *self.table,
+            tp_rank: if whole { 0 } else { self.tp_rank },
+            tp_size: if whole { 1 } else { self.tp_size },
+            ..*self
+        }
     }
 
     /// This rank's rows of a tensor made of `parts` stacked along dim 0, each split evenly over the group.

@@ -150,7 +150,8 @@ impl Optimizer {
 
     /// Whether this rank adds the slot to a sum over ranks.
     fn counts(&self, cx: &Ctx, slot: &Slot) -> bool {
-        slot.counted && (cx.params.options().shard_optimizer || cx.groups.dp.rank() == 0)
+        let experts = cx.params.buffers()[slot.own.buffer].experts;
+        slot.counted && (cx.params.options().shard_optimizer || cx.groups.grads_of(experts).rank() == 0)
     }
 
     /// Updates what this rank owns.

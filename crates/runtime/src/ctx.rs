@@ -58,6 +58,10 @@ pub mod stat {
     pub const PARAM_SQUARES: usize = 4;
     /// Number of ranks that ask for an end of the run.
     pub const LEAVE: usize = 5;
+    /// Sum of the balancing losses of mixture-of-experts layers, over layers and micro-batches, without coefficient.
+    pub const BALANCE: usize = 6;
+    /// Sum of the routers' lse^2 over tokens and layers: z-losses without coefficient, times tokens.
+    pub const ROUTER_Z: usize = 7;
 }
 
 /// Device scalars that a step gathers, each rank its share, and the host reads once after a sum over all ranks.

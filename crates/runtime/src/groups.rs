@@ -16,6 +16,14 @@ pub struct Groups {
     pub dp: Arc<dyn Communicator>,
     /// The same ranks, for parameters.
     pub dp_params: Arc<dyn Communicator>,
+    /// Expert parallel: ranks that hold the experts of a layer between them.
+    pub ep: Arc<dyn Communicator>,
+    /// Expert tensor parallel, for layers: ranks that share each expert's matrices. The tensor-parallel ones, or one.
+    pub etp: Arc<dyn Communicator>,
+    /// Expert data parallel, for gradients: ranks with the same experts.
+    pub edp: Arc<dyn Communicator>,
+    /// The same ranks, for parameters.
+    pub edp_params: Arc<dyn Communicator>,
     /// Pipeline stages, for activations (messages towards the last stage).
     pub pp: Arc<dyn Communicator>,
     /// The same ranks, for gradients of activations (messages towards the first).
@@ -34,6 +42,10 @@ impl Groups {
             tp: solo("tp"),
             dp: solo("dp"),
             dp_params: solo("dp"),
+            ep: solo("ep"),
+            etp: solo("etp"),
+            edp: solo("edp"),
+            edp_params: solo("edp"),
             pp: solo("pp"),
             pp_back: solo("pp"),
             embedding: solo("embedding"),
@@ -52,14 +64,38 @@ impl Groups {
             if ranks.is_empty() { Err(missing(kind)) } else { make(name, purpose, &ranks) }
         };
         let all: Vec<usize> = (0..fabric.size()).collect();
+        // Of two kinds with the same ranks the second is the first again: fewer connections.
+        let alike = |a, b| members(a) == members(b);
+        let or = |kind, name: &str, purpose: &str, other: (GroupKind, &Arc<dyn Communicator>)| {
+            if alike(kind, other.0) { Ok(other.1.clone()) } else { of(kind, name, purpose) }
+        };
+        let tp = of(GroupKind::Tensor, "tp", "layers")?;
+        let dp = of(GroupKind::DataContext, "dp", "grads")?;
+        let dp_params = of(GroupKind::DataContext, "dp", "params")?;
         Ok(Groups {
-            tp: of(GroupKind::Tensor, "tp", "layers")?,
-            dp: of(GroupKind::DataContext, "dp", "grads")?,
-            dp_params: of(GroupKind::DataContext, "dp", "params")?,
+            ep: of(GroupKind::Expert, "ep", "layers")?,
+            etp: or(GroupKind::ExpertTensor, "etp", "layers", (GroupKind::Tensor, &tp))?,
+            edp: or(GroupKind::ExpertData, "edp", "grads", (GroupKind::DataContext, &dp))?,
+            edp_params: or(GroupKind::ExpertData, "edp", "params", (GroupKind::DataContext, &dp_params))?,
+            tp,
+            dp,
+            dp_params,
             pp: of(GroupKind::Pipeline, "pp", "forward")?,
             pp_back: of(GroupKind::Pipeline, "pp", "backward")?,
             embedding: of(GroupKind::Embedding, "embedding", "grads")?,
             world: make("world", "steps", &all)?,
         })
+    }
+}
+
+impl Groups {
+    /// Ranks over which gradients are summed: of experts, or of all other parameters.
+    pub fn grads_of(&self, experts: bool) -> &Arc<dyn Communicator> {
+        if experts { &self.edp } else { &self.dp }
+    }
+
+    /// The same ranks, for parameters.
+    pub fn params_of(&self, experts: bool) -> &Arc<dyn Communicator> {
+        if experts { &self.edp_params } else { &self.dp_params }
     }
 }

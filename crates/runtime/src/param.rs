@@ -57,6 +57,8 @@ pub struct ParamSpec {
     pub tp_replicated: bool,
     /// Each tensor-parallel rank has a part of the gradient's sum (sequence parallel norms): summed over TP.
     pub grad_partial_over_tp: bool,
+    /// An expert's: replicas are the expert data-parallel ranks.
+    pub expert: bool,
     /// False: no gradient, no optimizer state.
     pub trainable: bool,
     /// Shared with another pipeline stage: gradients are summed over both, in a bucket of its own.
@@ -73,6 +75,7 @@ impl ParamSpec {
             decay: DecayClass::Decay,
             tp_replicated: false,
             grad_partial_over_tp: false,
+            expert: false,
             trainable: true,
             tied: Tied::No,
         }

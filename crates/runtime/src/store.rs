@@ -2,7 +2,7 @@
 //!
 //! Parameters of one dtype share a flat buffer, in reverse order of registration (backward finishes the last layers
 //! first), each aligned to 64 elements, cut into buckets whose ends are padded to lcm(N, 128) for N data-parallel
-//! ranks. Main gradients, F32, use the same offsets. ZeRO-1 and -2 are ranges of these buffers.
+//! ranks. Experts, which have replicas on other ranks, have buffers of their own. Main gradients, F32, use the same offsets. ZeRO-1 and -2 are ranges of these buffers.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use ferrotron_base::{DType, lcm, round_up};
 use ferrotron_device::pool::persistent;
 use ferrotron_device::{Device, Error, Result, Stream, Tensor, host};
 
-use crate::{DecayClass, ParamId, ParamTable, Tied};
+use crate::{DecayClass, ParamId, ParamSpec, ParamTable, Tied};
 
 /// Parameters start at multiples of this many elements.
 const PARAM_ALIGN: usize = 64;
@@ -26,6 +26,10 @@ pub struct StoreOptions {
     pub dp_size: usize,
     /// This rank among them.
     pub dp_rank: usize,
+    /// Expert data-parallel ranks: replicas of an expert.
+    pub expert_dp_size: usize,
+    /// This rank among them.
+    pub expert_dp_rank: usize,
     /// Each rank owns (updates, keeps optimizer state for) only its share of every bucket.
     pub shard_optimizer: bool,
     /// A bucket closes when it holds this many elements.
@@ -34,10 +38,19 @@ pub struct StoreOptions {
     pub seed: u64,
 }
 
+impl StoreOptions {
+    /// Replicas of an expert or of another parameter: how many, and this rank's place.
+    fn replicas(&self, experts: bool) -> (usize, usize) {
+        if experts { (self.expert_dp_size, self.expert_dp_rank) } else { (self.dp_size, self.dp_rank) }
+    }
+}
+
 /// A flat buffer.
 pub struct Buffer {
     /// Storage of its parameters.
     pub dtype: DType,
+    /// Its parameters are experts'.
+    pub experts: bool,
     /// Parameters, `dtype[len]`.
     pub param: Tensor,
     /// Main gradients, `F32[len]`; absent when nothing here is trainable.
@@ -71,30 +84,28 @@ pub struct ParamStore {
 impl ParamStore {
     /// Lays out, allocates and initialises.
     pub fn new(table: ParamTable, options: StoreOptions, device: &dyn Device, s: &Stream) -> Result<ParamStore> {
-        let mut dtypes: Vec<(DType, bool)> = vec![];
-        for (_, spec) in table.iter() {
-            let kind = (spec.dtype.unwrap_or(options.dtype), spec.trainable);
-            if !dtypes.contains(&kind) {
-                dtypes.push(kind);
+        let kind_of = |p: &ParamSpec| (p.dtype.unwrap_or(options.dtype), p.trainable, p.expert);
+        let mut kinds: Vec<(DType, bool, bool)> = vec![];
+        for kind in table.iter().map(|(_, spec)| kind_of(spec)) {
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
             }
         }
         let mut places = vec![(0, 0); table.len()];
         let mut buffers = vec![];
-        for (dtype, trainable) in dtypes {
-            let members = table
-                .iter()
-                .rev()
-                .filter(|(_, p)| (p.dtype.unwrap_or(options.dtype), p.trainable) == (dtype, trainable));
+        for kind in kinds {
+            let (dtype, trainable, experts) = kind;
+            let members = table.iter().rev().filter(|(_, p)| kind_of(p) == kind);
             let members: Vec<Member> =
                 members.map(|(id, p)| Member { id, numel: p.numel(), alone: p.tied != Tied::No }).collect();
-            let (offsets, buckets) = lay_out(&members, &options);
+            let (offsets, buckets) = lay_out(&members, options.bucket_elements, options.replicas(experts).0);
             for (m, offset) in members.iter().zip(offsets) {
                 places[m.id.0] = (buffers.len(), offset);
             }
             let len = buckets.last().map_or(0, |b| b.end);
             let param = persistent(device, s, "parameters", dtype, len)?;
             let grad = if trainable { Some(persistent(device, s, "main gradients", DType::F32, len)?) } else { None };
-            buffers.push(Buffer { dtype, param, grad, buckets });
+            buffers.push(Buffer { dtype, experts, param, grad, buckets });
         }
         let store = ParamStore { table, options, buffers, places };
         store.initialise(device, s)?;
@@ -176,7 +187,7 @@ impl ParamStore {
             let (buffer, start) = self.places[id.0];
             let end = start + spec.numel();
             for b in &self.buffers[buffer].buckets {
-                let share = self.share(b);
+                let share = self.share(buffer, b);
                 let range = start.max(share.start)..end.min(share.end);
                 if !range.is_empty() {
                     let offset = range.start - start;
@@ -187,13 +198,14 @@ impl ParamStore {
         out
     }
 
-    /// The part of a bucket that this rank owns.
-    pub fn share(&self, bucket: &Range<usize>) -> Range<usize> {
+    /// The part of a bucket of a buffer that this rank owns.
+    pub fn share(&self, buffer: usize, bucket: &Range<usize>) -> Range<usize> {
         if !self.options.shard_optimizer {
             return bucket.clone();
         }
-        let n = bucket.len() / self.options.dp_size;
-        let start = bucket.start + self.options.dp_rank * n;
+        let (ranks, rank) = self.options.replicas(self.buffers[buffer].experts);
+        let n = bucket.len() / ranks;
+        let start = bucket.start + rank * n;
         start..start + n
     }
 
@@ -218,9 +230,9 @@ struct Member {
     alone: bool,
 }
 
-/// Offsets of the members (in the given order) and the buckets.
-fn lay_out(members: &[Member], o: &StoreOptions) -> (Vec<usize>, Vec<Range<usize>>) {
-    let end_align = lcm(o.dp_size, BUCKET_ALIGN);
+/// Offsets of the members (in the given order) and the buckets, of `bucket_elements` and for so many ranks.
+fn lay_out(members: &[Member], bucket_elements: usize, ranks: usize) -> (Vec<usize>, Vec<Range<usize>>) {
+    let end_align = lcm(ranks, BUCKET_ALIGN);
     let (mut at, mut bucket_start) = (0, 0);
     let (mut offsets, mut buckets) = (vec![], vec![]);
     for (i, m) in members.iter().enumerate() {
@@ -228,7 +240,7 @@ fn lay_out(members: &[Member], o: &StoreOptions) -> (Vec<usize>, Vec<Range<usize
         offsets.push(at);
         at += m.numel;
         let next_alone = members.get(i + 1).is_none_or(|n| n.alone);
-        if at - bucket_start >= o.bucket_elements || m.alone || next_alone {
+        if at - bucket_start >= bucket_elements || m.alone || next_alone {
             at = round_up(at, end_align);
             buckets.push(bucket_start..at);
             bucket_start = at;
@@ -254,10 +266,38 @@ mod tests {
     }
 
     fn store(dp_size: usize, dp_rank: usize, bucket_elements: usize) -> ParamStore {
+        store_of(table(), (dp_size, dp_rank), (1, 0), bucket_elements)
+    }
+
+    fn store_of(t: ParamTable, dp: (usize, usize), edp: (usize, usize), bucket_elements: usize) -> ParamStore {
         let dev = Dry::new("dry:0", 1 << 30);
         let s = dev.stream(StreamRole::Compute).unwrap();
-        let o = StoreOptions { dtype: DType::BF16, dp_size, dp_rank, shard_optimizer: true, bucket_elements, seed: 1 };
-        ParamStore::new(table(), o, &dev, &s).unwrap()
+        let o = StoreOptions {
+            dtype: DType::BF16,
+            dp_size: dp.0,
+            dp_rank: dp.1,
+            expert_dp_size: edp.0,
+            expert_dp_rank: edp.1,
+            shard_optimizer: true,
+            bucket_elements,
+            seed: 1,
+        };
+        ParamStore::new(t, o, &dev, &s).unwrap()
+    }
+
+    #[test]
+    fn experts_have_buffers_and_shares_of_their_own() {
+        let mut t = table();
+        let expert = ParamSpec { expert: true, ..ParamSpec::matrix(ShardSpec::whole("e", &[20, 50]), 0.1) };
+        let id = t.add(expert);
+        // four replicas of the others, two of the expert
+        let s = store_of(t, (4, 3), (2, 1), 1 << 20);
+        let kinds: Vec<bool> = s.buffers().iter().map(|b| b.experts).collect();
+        assert_eq!(kinds, [false, true]);
+        let own: Vec<_> = s.owned_ranges().into_iter().filter(|r| r.id == id).collect();
+        assert_eq!((own.len(), own[0].range.clone(), own[0].offset), (1, 512..1000, 512), "the second half of 1024");
+        let bucket = s.buffers()[0].buckets[0].clone();
+        assert_eq!(s.share(0, &bucket).len(), bucket.len() / 4);
     }
 
     #[test]
@@ -300,6 +340,8 @@ mod tests {
             dtype: DType::F32,
             dp_size: 1,
             dp_rank: 0,
+            expert_dp_size: 1,
+            expert_dp_rank: 0,
             shard_optimizer: false,
             bucket_elements: 1 << 20,
             seed: 1,

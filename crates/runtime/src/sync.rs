@@ -125,13 +125,14 @@ impl Ctx {
         let Some(all) = self.params.buffers()[buffer].grad.clone() else { return Ok(()) };
         let range = self.params.buffers()[buffer].buckets[bucket].clone();
         self.sum_partial(buffer, bucket)?;
-        if self.groups.dp.size() == 1 {
+        let dp = self.groups.grads_of(self.params.buffers()[buffer].experts);
+        if dp.size() == 1 {
             return Ok(());
         }
-        let (whole, share) = (all.view(range.start, [range.len()]), self.params.share(&range));
+        let (whole, share) = (all.view(range.start, [range.len()]), self.params.share(buffer, &range));
         let own = all.view(share.start, [share.len()]);
         let sharded = self.params.options().shard_optimizer;
-        let (dp, s) = (&self.groups.dp, &self.stream);
+        let s = &self.stream;
         let flight = if self.grad_sync.options.grads_in_bf16 {
             let mut narrow = self.pool.alloc(DType::BF16, [range.len()])?;
             self.ops().copy(s, &whole, &mut narrow)?;
@@ -169,15 +170,18 @@ impl Ctx {
     /// Gives every rank all updated parameters, when the optimizer is sharded: at once, or bucket by bucket as the next
     /// forward needs them.
     pub fn gather_params(&mut self) -> Result<()> {
-        let dp = &self.groups.dp_params;
-        if dp.size() == 1 || !self.params.options().shard_optimizer {
+        if !self.params.options().shard_optimizer {
             return Ok(());
         }
         let mut arriving = vec![];
         for (i, b) in self.params.buffers().iter().enumerate() {
+            let dp = self.groups.params_of(b.experts);
+            if dp.size() == 1 {
+                continue;
+            }
             // Forward needs the last buckets first: parameters lie in reverse order.
             for (j, bucket) in b.buckets.iter().enumerate().rev() {
-                let share = self.params.share(bucket);
+                let share = self.params.share(i, bucket);
                 let mine = b.param.view(share.start, [share.len()]);
                 let whole = b.param.view(bucket.start, [bucket.len()]);
                 arriving.push(((i, j), dp.all_gather(&self.stream, mine, whole)?));

@@ -102,15 +102,15 @@ impl Trainer {
         let cx = &self.cx;
         let (device, table) = (&*cx.device, cx.params.table());
         let writes = |spec: &ParamSpec| spec.tied != Tied::Copy && !(spec.tp_replicated && cx.groups.tp.rank() > 0);
-        let first_replica = cx.groups.dp.rank() == 0;
+        let first_replica = |spec: &ParamSpec| cx.groups.grads_of(spec.expert).rank() == 0;
         let mut entries = vec![];
-        for (id, spec) in table.iter().filter(|(_, spec)| first_replica && writes(spec)) {
+        for (id, spec) in table.iter().filter(|(_, spec)| first_replica(spec) && writes(spec)) {
             entries.push(entry(device, &cx.stream, Kind::Param, spec.shard.clone(), 0, cx.params.weight(id)));
         }
-        if self.config.checkpoint.save_optim && (first_replica || cx.params.options().shard_optimizer) {
+        if self.config.checkpoint.save_optim {
             for s in self.optimizer.states() {
                 let spec = table.spec(s.own.id);
-                if writes(spec) {
+                if writes(spec) && (first_replica(spec) || cx.params.options().shard_optimizer) {
                     let (kind, offset) = (kind_of(s.kind)?, s.own.offset);
                     entries.push(entry(device, &cx.stream, kind, spec.shard.clone(), offset, s.tensor.clone()));
                 }

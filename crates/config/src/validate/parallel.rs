@@ -147,6 +147,7 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         pp,
         cp,
         ep,
+        etp: tp,
         dp,
         virtual_stages: 1,
         stage_layers: vec![],
@@ -187,7 +188,5 @@ fn experts(c: &mut Checker, ep: usize) {
         let v = c.invalid(&[EP, "--num-experts"], "the experts do not divide over the expert-parallel ranks");
         v.arithmetic = Some(format!("{experts} experts % {ep} = {}", experts % ep as i64));
         v.legal = Some(format!("expert parallel size {}", list(&divisors(experts as usize))));
-    } else if ep > 1 {
-        c.planned(&[EP], format!("{EP} {ep}: expert parallelism is not there yet"));
     }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use ferrotron_device::{Error, Result, Tensor};
 use ferrotron_nn::embedding::EmbeddingConfig;
-use ferrotron_nn::{Builder, Embedding, Head, HeadTable, Norm, Recompute, Rope, RopeSpec, Sees};
+use ferrotron_nn::{Builder, Embedding, Head, HeadTable, Mlp, Moe, Norm, Recompute, Rope, RopeSpec, Sees};
 use ferrotron_runtime::{AnyLayer, Ctx, Edge, Flow, Micro};
 use ferrotron_schedule::ChunkPlan;
 
-use super::block::{Stack, block};
+use super::block::{FeedForward, Stack, block, mlp_config, moe_config};
 use super::config::{ModelConfig, Position, Recomputation};
 
 /// The layers of one virtual stage.
@@ -35,8 +35,10 @@ pub fn build(b: &mut Builder<'_>, c: &ModelConfig, chunks: &[ChunkPlan]) -> Resu
             layers.push(Box::new(embedding));
         }
         for (unit, recompute) in units(c.recompute, plan.blocks.clone()) {
-            let stack = Stack(unit.map(|i| block(b, c, rope.as_ref(), i)).collect());
-            layers.push(Box::new(Recompute { on: recompute, inner: stack }));
+            layers.push(match moe_config(c) {
+                None => stack::<Mlp>(b, c, &mlp_config(c), rope.as_ref(), unit, recompute),
+                Some(f) => stack::<Moe>(b, c, &f, rope.as_ref(), unit, recompute),
+            });
         }
         let head = plan.head.then(|| {
             let norm = Norm::new(b, "decoder.final_layernorm", c.hidden, c.norm_config(), Sees::Rows);
@@ -53,6 +55,19 @@ pub fn build(b: &mut Builder<'_>, c: &ModelConfig, chunks: &[ChunkPlan]) -> Resu
         models.push(Model { layers, head });
     }
     Ok(models)
+}
+
+/// Blocks that are kept or recomputed as one.
+fn stack<F: FeedForward>(
+    b: &mut Builder<'_>,
+    c: &ModelConfig,
+    f: &F::Config,
+    rope: Option<&Rope>,
+    blocks: Range<usize>,
+    recompute: bool,
+) -> Box<dyn AnyLayer> {
+    let inner = Stack::<F>(blocks.map(|i| block(b, c, f, rope, i)).collect());
+    Box::new(Recompute { on: recompute, inner })
 }
 
 fn embedding_config(c: &ModelConfig, head_elsewhere: bool) -> EmbeddingConfig {
