@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ferrotron_base::mt19937::Mt19937;
 use ferrotron_comm::{Fabric, Options, ThreadWorld};
-use ferrotron_cpu::{CpuConfig, CpuDevice};
+use ferrotron_cpu::{CpuConfig, CpuDevice, StreamMode};
 use ferrotron_device::ops::AdamConfig;
 use ferrotron_device::{DType, Device, Result, host};
 use ferrotron_executor::{Chunk, Edges, Stage, run};
@@ -17,7 +17,7 @@ use ferrotron_runtime::{
 };
 use ferrotron_schedule::{Kind, LayerSplit, Layout, Mesh, Pipe, Ring, VirtualStages, Way, chunks_of_stage, schedule};
 
-use crate::plain_batch;
+use crate::{plain_batch, relative_error};
 
 /// How ranks share the work.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,8 +54,8 @@ pub struct Ranks {
 
 impl Ranks {
     /// One rank, inline.
-    pub fn one() -> Ranks {
-        let device = CpuConfig { threads: 1, ..CpuConfig::default() };
+    pub const fn one() -> Ranks {
+        let device = CpuConfig { threads: 1, streams: StreamMode::Inline };
         Ranks {
             tp: 1,
             pp: 1,
@@ -87,8 +87,29 @@ pub struct Outcome {
     pub losses: Vec<f32>,
     /// Gradient norm of each step.
     pub norms: Vec<f64>,
+    /// Balancing losses of each step, summed over micro-batches and layers; 0 without experts.
+    pub balance: Vec<f32>,
     /// Gradients of step one, whole tensors by name.
     pub grads: BTreeMap<String, Vec<f32>>,
+}
+
+/// Asserts that a layout trains as one rank does: losses within 1e-5 relative, norms and every gradient of step one (max
+/// |difference| / max |reference| of a tensor) within 2e-5: sums over ranks run in another order.
+pub fn check(what: &str, r: &Ranks, got: &Outcome, want: &Outcome) {
+    let mut worst = (0f64, 0f64, 0f64);
+    for (a, b) in got.losses.iter().chain(&got.balance).zip(want.losses.iter().chain(&want.balance)) {
+        assert!(a.is_finite(), "{what} {r:?}: loss {a}");
+        let off = if a == b { 0.0 } else { (a - b).abs() / b.abs() };
+        worst.0 = worst.0.max(f64::from(off));
+    }
+    for (a, b) in got.norms.iter().zip(&want.norms) {
+        worst.1 = worst.1.max((a - b).abs() / b.abs());
+    }
+    assert_eq!(got.grads.len(), want.grads.len(), "{what} {r:?}");
+    for (name, values) in &got.grads {
+        worst.2 = worst.2.max(relative_error(values, &want.grads[name]));
+    }
+    assert!(worst.0 <= 1e-5 && worst.1 <= 2e-5 && worst.2 <= 2e-5, "{what} {r:?}: loss, norm, gradients {worst:?}");
 }
 
 /// Samples of a global batch.
@@ -137,7 +158,7 @@ pub fn train(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize) -> Outcome {
         if rank > 0 {
             assert_eq!(part.losses, all.losses, "{r:?}: ranks agree on losses");
         }
-        (all.losses, all.norms) = (part.losses, part.norms);
+        (all.losses, all.norms, all.balance) = (part.losses, part.norms, part.balance);
         for (name, values) in part.grads {
             // Elements that a rank does not hold are NaN.
             let whole = all.grads.entry(name).or_insert_with(|| vec![f32::NAN; values.len()]);
@@ -204,6 +225,7 @@ fn rank_main(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize, fabric: &dyn
         }
         let stats = cx.read_stats()?;
         out.losses.push(stats[stat::LOSS] / stats[stat::TOKENS]);
+        out.balance.push(stats[stat::BALANCE]);
         let norm = f64::from(stats[stat::GRAD_SQUARES]).sqrt();
         out.norms.push(norm);
         let grad_factor = (1.0 / (norm + 1e-6)).min(1.0);

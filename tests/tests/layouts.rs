@@ -10,8 +10,7 @@ use ferrotron_device::DType;
 use ferrotron_models::{ModelConfig, Position, Recomputation};
 use ferrotron_nn::RopeScaling;
 use ferrotron_schedule::Kind::{GPipe, Interleaved, ZbH1};
-use ferrotron_tests::ranks::{Outcome, Ranks, train};
-use ferrotron_tests::relative_error;
+use ferrotron_tests::ranks::{Outcome, Ranks, check, train};
 
 const STEPS: usize = 20;
 
@@ -34,22 +33,6 @@ fn qwen3(tied: bool, dropout: f32) -> ModelConfig {
         init_std: 0.1,
         ..ModelConfig::llama(4, 32, 4, 2, 48)
     }
-}
-
-fn check(what: &str, r: &Ranks, got: &Outcome, want: &Outcome) {
-    let mut worst = (0f64, 0f64, 0f64);
-    for (a, b) in got.losses.iter().zip(&want.losses) {
-        assert!(a.is_finite(), "{what} {r:?}: loss {a}");
-        worst.0 = worst.0.max(f64::from((a - b).abs() / b.abs()));
-    }
-    for (a, b) in got.norms.iter().zip(&want.norms) {
-        worst.1 = worst.1.max((a - b).abs() / b.abs());
-    }
-    assert_eq!(got.grads.len(), want.grads.len(), "{what} {r:?}");
-    for (name, values) in &got.grads {
-        worst.2 = worst.2.max(relative_error(values, &want.grads[name]));
-    }
-    assert!(worst.0 <= 1e-5 && worst.1 <= 2e-5 && worst.2 <= 2e-5, "{what} {r:?}: loss, norm, gradients {worst:?}");
 }
 
 /// Layouts of worlds 2, 4 and 8; `tp` at most `max_tp`.
