@@ -9,7 +9,7 @@ use ferrotron_device::{DType, DevPtr, Device, DeviceInfo, Ops, Region, Result, S
 
 use crate::Cann;
 use crate::memory::{AscendRegion, info};
-use crate::shared::{Omit, Shared, lock};
+use crate::shared::{Omit, Shared};
 use crate::stream::{AscendStream, Core};
 
 /// One rank's Ascend device.
@@ -20,9 +20,7 @@ pub struct AscendDevice {
 }
 
 /// The kernels. Implementations stand with their families in `ops`.
-pub struct AscendOps {
-    pub(crate) name: String,
-}
+pub struct AscendOps;
 
 impl AscendDevice {
     /// Opens a device. With `omit` it leaves something undone: for tests that show that it would be missed.
@@ -31,8 +29,7 @@ impl AscendDevice {
         let version = shared.cann.version.clone().unwrap_or_else(|| "of unknown version".into());
         let model = format!("{} (CANN {version})", shared.cann.chip());
         let info = DeviceInfo { name: shared.name.clone(), model, memory: info(&shared).0, computes: true };
-        let ops = AscendOps { name: shared.name.clone() };
-        Ok(AscendDevice { info, shared, ops })
+        Ok(AscendDevice { info, shared, ops: AscendOps })
     }
 
     /// Operators that this installation lacks: ops that need them say so when they are called.
@@ -48,12 +45,7 @@ impl AscendDevice {
         if !self.shared.omits(Omit::CopyAlignment) {
             expect("copy_aligned", "addresses modulo 64", (0, 0), (src.0 % 64, dst.0 % 64))?;
         }
-        let (to, from) = (dst.0 as *mut c_void, src.0 as *const c_void);
-        let copy = self.shared.cann.acl.aclrtMemcpyAsync;
-        core.note(format!("copy of {bytes} bytes"));
-        // SAFETY: the caller names memory of this device, and this runs in stream order.
-        let status = unsafe { copy(to, bytes, from, bytes, acl::ACL_MEMCPY_DEVICE_TO_DEVICE, core.handle()) };
-        core.check("aclrtMemcpyAsync", status)
+        core.copy(dst.0, src.0, bytes, acl::ACL_MEMCPY_DEVICE_TO_DEVICE)
     }
 }
 
@@ -76,50 +68,12 @@ impl Device for AscendDevice {
 
     fn upload(&self, s: &Stream, src: &[u8], dst: &mut Tensor) -> Result<()> {
         expect("upload", "bytes", dst.bytes(), src.len())?;
-        let core = AscendStream::of(s)?;
-        core.begin()?;
-        if src.is_empty() {
-            return Ok(());
-        }
-        let (n, mut staging) = (src.len(), lock(&core.staging));
-        let block = staging.take(&self.shared, n)?;
-        let pinned = block.at as *mut u8;
-        // SAFETY: the block has at least `n` bytes, and no copy reads it any more.
-        unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), pinned, n) };
-        let from = if self.shared.omits(Omit::Pinned) { src.as_ptr() } else { pinned.cast_const() };
-        let to = dst.ptr().0 as *mut c_void;
-        let copy = self.shared.cann.acl.aclrtMemcpyAsync;
-        core.note(format!("upload of {n} bytes"));
-        // SAFETY: both sides have `n` bytes and live until the copy is done.
-        let status = unsafe { copy(to, n, from.cast(), n, acl::ACL_MEMCPY_HOST_TO_DEVICE, core.handle()) };
-        core.check("aclrtMemcpyAsync", status)?;
-        staging.busy(block, core.record()?);
-        Ok(())
+        AscendStream::of(s)?.upload(src, dst.ptr().0)
     }
 
     fn download(&self, s: &Stream, src: &Tensor, dst: &mut [u8]) -> Result<()> {
         expect("download", "bytes", src.bytes(), dst.len())?;
-        let core = AscendStream::of(s)?;
-        core.begin()?;
-        if dst.is_empty() {
-            return core.synchronize();
-        }
-        let (n, mut staging) = (dst.len(), lock(&core.staging));
-        let block = staging.take(&self.shared, n)?;
-        let from = src.ptr().0 as *const c_void;
-        let copy = self.shared.cann.acl.aclrtMemcpyAsync;
-        core.note(format!("download of {n} bytes"));
-        // SAFETY: both sides have `n` bytes and live until the copy is done, which is waited for.
-        let status =
-            unsafe { copy(block.at as *mut c_void, n, from, n, acl::ACL_MEMCPY_DEVICE_TO_HOST, core.handle()) };
-        core.check("aclrtMemcpyAsync", status)?;
-        if !self.shared.omits(Omit::DownloadWait) {
-            core.synchronize()?;
-        }
-        // SAFETY: the copy is done.
-        unsafe { std::ptr::copy_nonoverlapping(block.at as *const u8, dst.as_mut_ptr(), n) };
-        staging.busy(block, core.record()?);
-        Ok(())
+        AscendStream::of(s)?.download(src.ptr().0, dst)
     }
 
     fn fill_bytes(&self, s: &Stream, ptr: DevPtr, bytes: usize, value: u8) -> Result<()> {

@@ -7,7 +7,7 @@ use ferrotron_acl_sys::ops::Op;
 use ferrotron_acl_sys::{self as acl, OpApi, code};
 use ferrotron_device::{Error, Result, Stream};
 
-use crate::memory::Slab;
+use crate::memory::{Mark, Slab};
 use crate::shared::{Omit, lock};
 use crate::stream::{AscendStream, Core};
 use crate::view::View;
@@ -38,6 +38,7 @@ enum Object {
 pub struct Launch<'a> {
     core: &'a Arc<Core>,
     slab: MutexGuard<'a, Slab>,
+    pinned: MutexGuard<'a, Slab>,
     objects: Vec<Object>,
     op: &'static str,
 }
@@ -47,9 +48,32 @@ impl<'a> Launch<'a> {
     pub fn begin(s: &'a Stream, op: &'static str) -> Result<Launch<'a>> {
         let core = AscendStream::of(s)?;
         core.begin()?;
-        let mut slab = lock(&core.slab);
+        let (mut slab, mut pinned) = (lock(&core.slab), lock(&core.pinned));
         slab.reset();
-        Ok(Launch { core, slab, objects: Vec::new(), op })
+        pinned.reset();
+        Ok(Launch { core, slab, pinned, objects: Vec::new(), op })
+    }
+
+    /// The stream.
+    pub fn core(&self) -> &'a Arc<Core> {
+        self.core
+    }
+
+    /// A point to which [`Launch::release`] goes back.
+    pub fn mark(&self) -> [Mark; 2] {
+        [self.slab.mark(), self.pinned.mark()]
+    }
+
+    /// Gives all scratch and pinned memory since the mark to what is launched from now on: for an op in many parts.
+    pub fn release(&mut self, [slab, pinned]: [Mark; 2]) {
+        self.slab.release(slab);
+        self.pinned.release(pinned);
+        self.destroy();
+    }
+
+    /// Pinned memory for copies and host functions of the stream, until the next op.
+    pub fn pinned(&mut self, bytes: usize) -> Result<usize> {
+        self.pinned.take(&self.core.shared, bytes)
     }
 
     /// Undefined scratch, until the next op of the stream.
@@ -161,8 +185,9 @@ impl<'a> Launch<'a> {
     }
 }
 
-impl Drop for Launch<'_> {
-    fn drop(&mut self) {
+impl Launch<'_> {
+    /// Ends the operands made so far.
+    fn destroy(&mut self) {
         let nn = &self.core.shared.cann.nn;
         for o in self.objects.drain(..) {
             // SAFETY: ours; the operators that took them have been launched.
@@ -175,6 +200,12 @@ impl Drop for Launch<'_> {
                 }
             };
         }
+    }
+}
+
+impl Drop for Launch<'_> {
+    fn drop(&mut self) {
+        self.destroy();
     }
 }
 

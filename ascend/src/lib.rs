@@ -8,7 +8,9 @@
 
 mod backend;
 mod cann;
+mod copies;
 mod device;
+mod keep;
 mod launch;
 mod memory;
 mod ops;

@@ -9,11 +9,19 @@ use ferrotron_device::{DevPtr, Error, Region, Result};
 use crate::shared::{Omit, Shared, lock};
 
 /// A plain allocation.
-fn malloc(shared: &Shared, bytes: usize, what: &'static str) -> Result<usize> {
+pub fn malloc(shared: &Shared, bytes: usize, what: &'static str) -> Result<usize> {
     let mut ptr = std::ptr::null_mut();
     // SAFETY: an out-parameter; a context is current.
     let status = unsafe { (shared.cann.acl.aclrtMalloc)(&mut ptr, bytes, acl::ACL_MEM_MALLOC_HUGE_FIRST) };
     memory_status(shared, "aclrtMalloc", status, bytes, what)?;
+    Ok(ptr as usize)
+}
+
+/// Pinned host memory.
+pub fn malloc_host(shared: &Shared, bytes: usize) -> Result<usize> {
+    let mut ptr = std::ptr::null_mut();
+    // SAFETY: an out-parameter; a context is current.
+    shared.check("aclrtMallocHost", unsafe { (shared.cann.acl.aclrtMallocHost)(&mut ptr, bytes) })?;
     Ok(ptr as usize)
 }
 
@@ -153,22 +161,51 @@ impl Drop for AscendRegion {
     }
 }
 
-/// Scratch and workspace of a stream: pieces are handed out during one op and all taken back at the next, which comes
-/// later in stream order. It grows to what the largest op needs, and shrinks never.
-#[derive(Default)]
+/// Memory of a stream for its own work only: pieces are handed out during one op and all taken back at the next, which
+/// comes later in stream order. It grows to what the largest op needs, and shrinks never.
 pub struct Slab {
+    kind: Kind,
     /// What the runtime gave.
     blocks: Vec<usize>,
     /// The aligned part of each: address and bytes.
     chunks: Vec<(usize, usize)>,
     /// Chunk and offset of the next piece.
-    next: (usize, usize),
+    next: Mark,
+}
+
+/// A point in a slab: what is taken after it may be taken back.
+pub type Mark = (usize, usize);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Device,
+    Pinned,
 }
 
 impl Slab {
+    /// Scratch and workspace on the device.
+    pub fn device() -> Slab {
+        Slab { kind: Kind::Device, blocks: Vec::new(), chunks: Vec::new(), next: (0, 0) }
+    }
+
+    /// Pinned memory of the host, for copies and host functions of the stream.
+    pub fn pinned() -> Slab {
+        Slab { kind: Kind::Pinned, ..Slab::device() }
+    }
+
     /// A new op begins.
     pub fn reset(&mut self) {
         self.next = (0, 0);
+    }
+
+    /// Where the next piece will be.
+    pub fn mark(&self) -> Mark {
+        self.next
+    }
+
+    /// Takes back all pieces since the mark: later work of the stream may have them.
+    pub fn release(&mut self, mark: Mark) {
+        self.next = mark;
     }
 
     /// A piece, aligned to 512 bytes. The tail of 32 bytes is for operators that read whole blocks.
@@ -186,7 +223,10 @@ impl Slab {
             self.next = (self.next.0 + 1, 0);
         }
         let has = bytes.max(1 << 20).next_power_of_two();
-        let block = malloc(shared, has + 512, "scratch of operators")?;
+        let block = match self.kind {
+            Kind::Device => malloc(shared, has + 512, "scratch of operators")?,
+            Kind::Pinned => malloc_host(shared, has + 512)?,
+        };
         self.blocks.push(block);
         let at = block.next_multiple_of(512);
         self.chunks.push((at, has));
@@ -197,9 +237,11 @@ impl Slab {
     /// Frees everything. The stream must be idle.
     pub fn free(&mut self, shared: &Shared) {
         self.chunks.clear();
+        let acl = &shared.cann.acl;
+        let free = if self.kind == Kind::Device { acl.aclrtFree } else { acl.aclrtFreeHost };
         for at in self.blocks.drain(..) {
             // SAFETY: ours, and nobody works on it.
-            unsafe { (shared.cann.acl.aclrtFree)(at as *mut c_void) };
+            unsafe { free(at as *mut c_void) };
         }
         self.reset();
     }

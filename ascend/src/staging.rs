@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ferrotron_device::Result;
 use ferrotron_device::stream::EventImpl;
 
+use crate::memory::malloc_host;
 use crate::shared::{Omit, Shared};
 use crate::stream::AscendEvent;
 
@@ -41,11 +42,9 @@ impl Staging {
             return Ok(Staged { index, at: self.blocks[index].at });
         }
         let bytes = bytes.max(4096).next_power_of_two();
-        let mut ptr = std::ptr::null_mut();
-        // SAFETY: an out-parameter; a context is current.
-        shared.check("aclrtMallocHost", unsafe { (shared.cann.acl.aclrtMallocHost)(&mut ptr, bytes) })?;
-        self.blocks.push(Block { at: ptr as usize, bytes, busy: None });
-        Ok(Staged { index: self.blocks.len() - 1, at: ptr as usize })
+        let at = malloc_host(shared, bytes)?;
+        self.blocks.push(Block { at, bytes, busy: None });
+        Ok(Staged { index: self.blocks.len() - 1, at })
     }
 
     /// The block is in use until the event.

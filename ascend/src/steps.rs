@@ -4,6 +4,8 @@ use ferrotron_acl_sys as acl;
 use ferrotron_device::Result;
 
 use crate::launch::{Launch, Number, text};
+use crate::memory::malloc;
+use crate::shared::lock;
 use crate::view::View;
 
 /// Plans and runs one operator: its name, its views for error messages, its arguments.
@@ -166,12 +168,49 @@ impl Launch<'_> {
     /// `out = here ? a : 0`, float32. Not a product: what is elsewhere may be infinite.
     pub fn select(&mut self, here: &View, a: &View, out: &View) -> Result<()> {
         let flags = self.scratch(acl::ACL_BOOL, &here.dims)?;
-        let zero = self.f32(&[1, 1])?;
-        self.zero(&zero)?;
         let (x, s, z) = (self.tensor(here)?, self.number(1.0), self.tensor(&flags)?);
         step!(self, aclnnEqScalar; [here, &flags]; x, s, z)?;
-        let (c, x, y, z) = (self.tensor(&flags)?, self.tensor(a)?, self.tensor(&zero)?, self.tensor(out)?);
-        step!(self, aclnnSWhere; [&flags, a, out]; c, x, y, z)
+        self.choose(&flags, a, 0.0, out)
+    }
+
+    /// `out = flags ? a : other`, float32, with broadcasting of the flags.
+    pub fn choose(&mut self, flags: &View, a: &View, other: f32, out: &View) -> Result<()> {
+        let constant = self.f32(&[1])?;
+        self.fill(&constant, other)?;
+        let (c, x, y, z) = (self.tensor(flags)?, self.tensor(a)?, self.tensor(&constant)?, self.tensor(out)?);
+        step!(self, aclnnSWhere; [flags, a, out]; c, x, y, z)
+    }
+
+    /// `flags = a < c`.
+    pub fn less(&mut self, a: &View, c: f32, flags: &View) -> Result<()> {
+        let (x, s, z) = (self.tensor(a)?, self.number(c), self.tensor(flags)?);
+        step!(self, aclnnLtScalar; [a, flags]; x, s, z)
+    }
+
+    /// `flags = a >= c`.
+    pub fn at_least(&mut self, a: &View, c: f32, flags: &View) -> Result<()> {
+        let (x, s, z) = (self.tensor(a)?, self.number(c), self.tensor(flags)?);
+        step!(self, aclnnGeScalar; [a, flags]; x, s, z)
+    }
+
+    /// `out = a @ b` for each of a batch, three dims each, in the inputs' precision.
+    pub fn batch_matmul(&mut self, a: &View, b: &View, out: &View) -> Result<()> {
+        let (x, y, z) = (self.tensor(a)?, self.tensor(b)?, self.tensor(out)?);
+        step!(self, aclnnBatchMatMul; [a, b, out]; x, y, z, acl::KEEP_DTYPE)
+    }
+
+    /// 0, 1, 2, ... `n - 1` in float32 `[n]`, which is exact below 2^24. To be read only.
+    pub fn positions(&mut self, n: usize) -> Result<View> {
+        let mut made = lock(&self.core().positions);
+        if let Some(&(at, _)) = made.iter().find(|(_, has)| *has >= n) {
+            return Ok(View::new(at as u64, acl::ACL_FLOAT, &[n]));
+        }
+        let has = n.max(1 << 12).next_power_of_two();
+        let at = malloc(&self.core().shared, has * 4, "positions")?;
+        made.push((at, has));
+        let bytes: Vec<u8> = (0..has).flat_map(|i| (i as f32).to_ne_bytes()).collect();
+        self.core().upload(&bytes, at as u64)?;
+        Ok(View::new(at as u64, acl::ACL_FLOAT, &[n]))
     }
 
     /// Rows of `a [R,C]` by index `I32[T]`.

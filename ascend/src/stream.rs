@@ -23,7 +23,11 @@ pub struct Core {
     error: Arc<Mutex<Option<Error>>>,
     launched: Mutex<VecDeque<String>>,
     pub slab: Mutex<Slab>,
+    /// Pinned memory that only work of the stream touches.
+    pub pinned: Mutex<Slab>,
     pub staging: Mutex<Staging>,
+    /// Device memory that holds 0, 1, 2, ... in float32, and how far; longer ones come later.
+    pub positions: Mutex<Vec<(usize, usize)>>,
 }
 
 impl Core {
@@ -43,8 +47,10 @@ impl Core {
             handle: handle as usize,
             error: Arc::default(),
             launched: Mutex::default(),
-            slab: Mutex::default(),
+            slab: Mutex::new(Slab::device()),
+            pinned: Mutex::new(Slab::pinned()),
             staging: Mutex::default(),
+            positions: Mutex::default(),
         });
         shared.add_stream(&core);
         Ok(core)
@@ -115,6 +121,30 @@ impl Core {
     }
 }
 
+impl Core {
+    /// True when the host can take part in the stream's order.
+    pub fn has_host_jobs(&self) -> bool {
+        self.shared.cann.acl.aclrtLaunchHostFunc.is_some()
+    }
+
+    /// Runs a job on the host when the stream reaches it. Its error becomes the stream's.
+    pub fn enqueue(&self, job: HostJob) -> Result<()> {
+        self.begin()?;
+        let Some(launch) = self.shared.cann.acl.aclrtLaunchHostFunc else {
+            return Err(Error::Unsupported {
+                op: "host job",
+                device: self.shared.name.clone(),
+                why: "this release of CANN has no aclrtLaunchHostFunc".into(),
+            });
+        };
+        let work = Box::new(Work { job, error: self.error.clone(), device: self.shared.name.clone() });
+        self.note("host job".into());
+        // SAFETY: the stream lives; `run` takes the box back, once. (A stream that fails first never runs it: it leaks.)
+        let status = unsafe { launch(self.handle(), run, Box::into_raw(work).cast()) };
+        self.check("aclrtLaunchHostFunc", status)
+    }
+}
+
 impl Drop for Core {
     fn drop(&mut self) {
         // Scratch and staging go next, and freeing waits for nobody. After an error nothing more can be done than to
@@ -124,6 +154,11 @@ impl Drop for Core {
         }
         let _ = self.shared.enter();
         lock(&self.slab).free(&self.shared);
+        lock(&self.pinned).free(&self.shared);
+        for (at, _) in lock(&self.positions).drain(..) {
+            // SAFETY: ours, and nobody works on it.
+            unsafe { (self.shared.cann.acl.aclrtFree)(at as *mut c_void) };
+        }
         lock(&self.staging).free(&self.shared);
         // SAFETY: the stream is ours, and this is its last use.
         unsafe { (self.shared.cann.acl.aclrtDestroyStream)(self.handle()) };
@@ -164,19 +199,7 @@ impl StreamImpl for AscendStream {
     }
 
     fn enqueue(&self, job: HostJob) -> Result<()> {
-        self.0.begin()?;
-        let Some(launch) = self.0.shared.cann.acl.aclrtLaunchHostFunc else {
-            return Err(Error::Unsupported {
-                op: "host job",
-                device: self.0.shared.name.clone(),
-                why: "this release of CANN has no aclrtLaunchHostFunc".into(),
-            });
-        };
-        let work = Box::new(Work { job, error: self.0.error.clone(), device: self.0.shared.name.clone() });
-        self.0.note("host job".into());
-        // SAFETY: the stream lives; `run` takes the box back, once. (A stream that fails first never runs it: it leaks.)
-        let status = unsafe { launch(self.0.handle(), run, Box::into_raw(work).cast()) };
-        self.0.check("aclrtLaunchHostFunc", status)
+        self.0.enqueue(job)
     }
 }
 

@@ -28,7 +28,7 @@ fn without_optional_functions_memory_is_taken_at_once_and_ops_conform() {
     let device = AscendDevice::open(Arc::new(cann), 0, None).unwrap();
     let device: Arc<dyn Device> = Arc::new(device);
     let mut cases = suite();
-    cases.retain(|c| c.op == "rms_norm" || c.op == "column_sum");
+    cases.retain(|c| ["rms_norm", "column_sum"].contains(&c.op) || (c.op == "dropout" && c.name.contains("T=3 C=7")));
     run_cases(&device, &cases).unwrap().assert_passed();
     let s = device.stream(StreamRole::Compute).unwrap();
     match s.enqueue(Box::new(|| Ok(()))) {

@@ -1,6 +1,7 @@
 //! House keeping: `cargo xtask <command>`.
 
 mod bench;
+mod cuda;
 mod flags;
 mod tidy;
 
@@ -12,6 +13,9 @@ const HELP: &str = "cargo xtask <command>
   tidy           check the rules of the house: who depends on whom, file sizes, where unsafe may be, no C
   bench [kernels|train]* [--python PATH] [--model NAME] [--rounds N] [--steps N]
                  our kernels and training steps; with a Python that has torch, PyTorch's beside them
+  emu            compile the CUDA kernels for the host: what the mock of the CUDA driver runs (needs g++)
+  cuda-check [--write]
+                 compile them with nvcc from PyPI for sm_80, sm_90a and sm_100; with --write make kernels.ptx anew
   flags <lists>  rewrite the flag tables of crates/config from a folder of upstream flag lists (JSON)
   help           this page";
 
@@ -22,26 +26,27 @@ fn main() -> ExitCode {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words[..] {
         ["tidy"] => tidy::run(root),
-        ["bench", ref words @ ..] => match bench::run(root, words) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(why) => {
-                eprintln!("xtask bench: {why}");
-                ExitCode::FAILURE
-            }
-        },
-        ["flags", lists] => match flags::run(Path::new(lists), &root.join("crates/config/src/flags/tables")) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(why) => {
-                eprintln!("xtask flags: {why}");
-                ExitCode::FAILURE
-            }
-        },
+        ["bench", ref words @ ..] => told("bench", bench::run(root, words)),
+        ["emu"] => told("emu", cuda::emu()),
+        ["cuda-check"] => told("cuda-check", cuda::check(root, false)),
+        ["cuda-check", "--write"] => told("cuda-check", cuda::check(root, true)),
+        ["flags", lists] => told("flags", flags::run(Path::new(lists), &root.join("crates/config/src/flags/tables"))),
         ["help" | "--help" | "-h"] | [] => {
             println!("{HELP}");
             ExitCode::SUCCESS
         }
         _ => {
             eprintln!("xtask: there is no command {:?}\n\n{HELP}", words.join(" "));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn told<E: std::fmt::Display>(command: &str, result: Result<(), E>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("xtask {command}: {why}");
             ExitCode::FAILURE
         }
     }

@@ -38,6 +38,8 @@ fn host_side_crates_and_the_registry() {
         ("executor", "schedule", true),
         ("models", "nn", true),
         ("backends", "cpu", true),
+        ("backends", "ascend", true),
+        ("train", "ascend", false),
         ("train", "cpu", false),
     ] {
         let found = deps(name, &format!("[dependencies]\nferrotron-{dep}.workspace = true\n"));

@@ -6,7 +6,8 @@
 //! asynchronous copies, executors that serve once and are not forgotten, workspaces that are large enough (they are
 //! filled with NaN before and after). Operators are computed by the f64 reference of `ferrotron-conformance`.
 //!
-//! `FERROTRON_MOCK_SEED` seeds the delays. Functions that a test calls beside the vendor's stand in [`control`].
+//! `FERROTRON_MOCK_SEED` seeds the delays, `FERROTRON_MOCK_FAULTS=device:site#n=code` makes faults, `FERROTRON_MOCK_LOUD`
+//! tells of every broken rule on standard error: for programs that a test starts. Functions that a test calls beside the vendor's stand in [`control`].
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 pub mod control;

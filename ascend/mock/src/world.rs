@@ -39,6 +39,8 @@ pub struct World {
     pub executors: Mutex<HashMap<usize, (usize, Plan)>>,
     /// Pinned host blocks by address.
     pub pinned: Mutex<HashMap<usize, usize>>,
+    /// Tell of every broken rule on standard error at once: for programs that a test starts.
+    loud: bool,
     next: AtomicUsize,
     primary: Mutex<[Option<usize>; DEVICES]>,
 }
@@ -81,8 +83,18 @@ pub fn world() -> &'static World {
     WORLD.get_or_init(|| {
         let seed = std::env::var("FERROTRON_MOCK_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
         let device = |d| Engine::new(Options { seed: seed + d as u64, memory: MEMORY, late: true, bad_access: 507053 });
+        let devices: Vec<Engine> = (0..DEVICES).map(device).collect();
+        // `device:rules`, joined by `|`
+        let faults = std::env::var("FERROTRON_MOCK_FAULTS").unwrap_or_default();
+        for (device, rules) in faults.split('|').filter_map(|f| f.split_once(':')) {
+            match device.trim().parse::<usize>().ok().and_then(|d| devices.get(d)).map(|d| d.faults().add(rules)) {
+                Some(Ok(())) => {}
+                _ => eprintln!("mock: FERROTRON_MOCK_FAULTS={faults} is not device:site#n=code"),
+            }
+        }
         World {
-            devices: (0..DEVICES).map(device).collect(),
+            devices,
+            loud: std::env::var_os("FERROTRON_MOCK_LOUD").is_some(),
             initialised: AtomicBool::new(false),
             objects: Mutex::default(),
             executors: Mutex::default(),
@@ -183,6 +195,9 @@ pub fn answer(name: &str, body: impl FnOnce(&'static World) -> Answer<()>) -> i3
         Some(code) => refuse(code, format!("EE9999: {name} was made to fail")),
         None => body(w),
     };
+    if w.loud {
+        w.devices[device].take_violations().iter().for_each(|v| eprintln!("mock: device {device}: {v}"));
+    }
     match result {
         Ok(()) => 0,
         Err(Refusal { code, text }) => {

@@ -1,13 +1,16 @@
 //! The contract's ops, by family. Where aclnn has no operator an op is composed of several; intermediate values are
-//! float32 and rounded once. Operators that aclnn has not, not even in parts, need kernels of our own.
+//! float32 and rounded once.
 
 mod activation;
+mod attention;
 mod cross_entropy;
+mod dropout;
 mod elementwise;
 mod embedding;
 mod gemm;
 mod layout;
-mod missing;
+mod moe;
 mod norm;
 mod optimizer;
 mod rope;
+mod sequences;

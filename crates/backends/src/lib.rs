@@ -1,10 +1,13 @@
-//! The registry of devices: the only crate with features for CUDA and Ascend.
+//! The registry of devices: the only crate that names them.
+//!
+//! No vendor's library is needed to build: each backend looks for its own at run time, and says what it looked for.
 
 use std::sync::Arc;
 
+use ferrotron_ascend::{AscendBackend, Environment};
 use ferrotron_cpu::CpuBackend;
 pub use ferrotron_cpu::CpuConfig;
-use ferrotron_device::{Backend, Device, DeviceInfo, ProbeError};
+use ferrotron_device::{Backend, Device, DeviceInfo, Error, ProbeError};
 
 /// Names that `--device` takes, in the order in which `auto` tries them.
 pub const NAMES: [&str; 3] = ["npu", "cuda", "cpu"];
@@ -34,31 +37,85 @@ impl Backend for Absent {
         Err(self.why())
     }
     fn open(&self, _: usize) -> ferrotron_device::Result<Arc<dyn Device>> {
-        Err(ferrotron_device::Error::Device { device: self.name.into(), what: self.why().to_string() })
+        Err(Error::Device { device: self.name.into(), what: self.why().to_string() })
     }
 }
 
 /// All backends, in the order of [`NAMES`].
 pub fn all(cpu: CpuConfig) -> Vec<Box<dyn Backend>> {
     vec![
-        Box::new(Absent { name: "npu", vendor: "Ascend" }),
+        Box::new(AscendBackend { environment: Environment::from_variables(|name| std::env::var_os(name)) }),
         Box::new(Absent { name: "cuda", vendor: "CUDA" }),
         Box::new(CpuBackend { config: cpu }),
     ]
 }
 
+/// A backend that has a device, and why it was taken.
+pub struct Choice {
+    backend: Box<dyn Backend>,
+    /// Its devices.
+    pub devices: Vec<DeviceInfo>,
+    /// One line for each backend that `auto` looked at, the one taken last. Empty when the user named one.
+    pub why: Vec<String>,
+}
+
+impl Choice {
+    /// `npu`, `cuda` or `cpu`.
+    pub fn name(&self) -> &'static str {
+        self.backend.name()
+    }
+
+    /// The device of the rank with this number on its host: one each; the CPU is shared by all.
+    pub fn open(&self, local_rank: usize) -> ferrotron_device::Result<Arc<dyn Device>> {
+        if self.name() == "cpu" {
+            return self.backend.open(0);
+        }
+        let (name, n) = (self.name(), self.devices.len());
+        if local_rank >= n {
+            let what = format!(
+                "rank {local_rank} of this host has no device of its own, for {n} are visible; start at most {n} ranks \
+                 on a host, and show every rank all of its host's devices (ASCEND_RT_VISIBLE_DEVICES, \
+                 CUDA_VISIBLE_DEVICES)"
+            );
+            return Err(Error::Device { device: format!("{name}:{local_rank}"), what });
+        }
+        self.backend.open(local_rank)
+    }
+}
+
 /// The backend of that name, or with `auto` the first that has a device. An asked-for backend without a device is an
 /// error: nothing ever falls back silently.
-pub fn select(name: &str, cpu: CpuConfig) -> Result<Box<dyn Backend>, ProbeError> {
-    let mut backends = all(cpu);
-    if name == "auto" {
-        let found = backends.iter().position(|b| b.probe().is_ok_and(|devices| !devices.is_empty()));
-        return found.map(|i| backends.swap_remove(i)).ok_or_else(|| unknown("auto: no backend has a device"));
+pub fn select(name: &str, cpu: CpuConfig) -> Result<Choice, ProbeError> {
+    choose(name, all(cpu))
+}
+
+fn choose(name: &str, backends: Vec<Box<dyn Backend>>) -> Result<Choice, ProbeError> {
+    if name != "auto" {
+        let named = backends.into_iter().find(|b| b.name() == name);
+        let backend = named.ok_or_else(|| unknown(&format!("no backend is called {name}")))?;
+        let devices = backend.probe()?;
+        return Ok(Choice { backend, devices, why: vec![] });
     }
-    let i = backends.iter().position(|b| b.name() == name);
-    let backend = backends.swap_remove(i.ok_or_else(|| unknown(&format!("no backend is called {name}")))?);
-    backend.probe()?;
-    Ok(backend)
+    let mut why = vec![];
+    for backend in backends {
+        match backend.probe() {
+            Ok(devices) if !devices.is_empty() => {
+                let models = devices.first().map_or("", |d| d.model.as_str());
+                why.push(format!("--device auto takes {}: {} of {models}", backend.name(), devices.len()));
+                return Ok(Choice { backend, devices, why });
+            }
+            Ok(_) => why.push(format!("--device auto passes over {}: there is none", backend.name())),
+            Err(e) => {
+                let reason = e.reason.lines().next().unwrap_or_default();
+                let searched = match e.searched.len() {
+                    0 => String::new(),
+                    n => format!(" ({n} places searched; --device {} lists them)", backend.name()),
+                };
+                why.push(format!("--device auto passes over {}: {reason}{searched}", backend.name()));
+            }
+        }
+    }
+    Err(unknown(&why.join("; ")))
 }
 
 fn unknown(reason: &str) -> ProbeError {
@@ -74,11 +131,42 @@ fn unknown(reason: &str) -> ProbeError {
 mod tests {
     use super::*;
 
+    fn without_cann() -> Vec<Box<dyn Backend>> {
+        let mut backends = all(CpuConfig::default());
+        backends[0] = Box::new(AscendBackend { environment: Environment::only("/nowhere/cann") });
+        backends
+    }
+
     #[test]
-    fn auto_finds_the_cpu_and_the_absent_say_why() {
-        assert_eq!(select("auto", CpuConfig::default()).unwrap().name(), "cpu");
-        let e = select("npu", CpuConfig::default()).err().unwrap().to_string();
-        assert!(e.contains("no Ascend device yet") && e.contains("--device cpu"), "{e}");
-        assert!(select("tpu", CpuConfig::default()).is_err());
+    fn auto_finds_the_cpu_and_says_why_not_the_others() {
+        let choice = choose("auto", without_cann()).unwrap();
+        assert_eq!((choice.name(), choice.why.len()), ("cpu", 3));
+        assert!(
+            choice.why[0].starts_with(
+                "--device auto passes over npu: cannot load libascendcl.so or libacl_rt.so (2 places searched"
+            ),
+            "{:?}",
+            choice.why
+        );
+        assert!(choice.why[1].contains("passes over cuda: this version of Ferrotron has no CUDA device yet"));
+        assert!(choice.why[2].starts_with("--device auto takes cpu: 1 of "), "{:?}", choice.why);
+    }
+
+    #[test]
+    fn an_absent_device_that_was_asked_for_is_an_error() {
+        let e = choose("npu", without_cann()).err().unwrap().to_string();
+        assert!(e.contains("searched /nowhere/cann/lib64/libascendcl.so") && e.contains("set_env.sh"), "{e}");
+        assert!(choose("tpu", without_cann()).is_err());
+    }
+
+    #[test]
+    fn ranks_share_the_cpu_and_nothing_else() {
+        let choice = choose("cpu", without_cann()).unwrap();
+        assert_eq!(choice.open(5).unwrap().info().name, "cpu:0");
+        let absent = Box::new(Absent { name: "cuda", vendor: "CUDA" });
+        let two = DeviceInfo { name: "cuda:0".into(), model: String::new(), memory: 0, computes: true };
+        let choice = Choice { backend: absent, devices: vec![two.clone(), two], why: vec![] };
+        let e = choice.open(2).err().unwrap().to_string();
+        assert!(e.contains("cuda:2: rank 2 of this host") && e.contains("2 are visible"), "{e}");
     }
 }

@@ -68,7 +68,7 @@ fn text(checkpoint: &Checkpoint, prompt: &str, tokens: usize, how: Sampling) -> 
     let resolved = arguments_of(checkpoint)?;
     let config = &resolved.config;
     let (tokenizer, vocab) = tokenizer(config)?;
-    let device = open_device(config, &Environment::default(), 1)?;
+    let device = open_device(config, &Environment::default(), 0, 1)?;
     let Built { mut cx, stage, head, model } = build_model(config, vocab, device, &World::alone(&config.parallel)?)?;
     let head = head.ok_or_else(|| Error::Setting("the model has no head".into()))?;
     save_load::load_params(&cx, checkpoint)?;

@@ -129,17 +129,19 @@ fn forecast(resolved: &Resolved) -> u8 {
     0
 }
 
-/// The kind that `auto` stands for on this machine. Without any device it stays as it is, and opening one says why.
-fn device_kind(asked: DeviceKind) -> DeviceKind {
+/// The kind that `auto` stands for on this machine, and why. Without any device it stays as it is, and opening one says
+/// why.
+fn device_kind(asked: DeviceKind) -> (DeviceKind, Vec<String>) {
     if asked != DeviceKind::Auto {
-        return asked;
+        return (asked, vec![]);
     }
-    match ferrotron_backends::select("auto", CpuConfig::default()).map(|backend| backend.name()) {
-        Ok("cpu") => DeviceKind::Cpu,
-        Ok("npu") => DeviceKind::Npu,
-        Ok("cuda") => DeviceKind::Cuda,
-        _ => DeviceKind::Auto,
-    }
+    let Ok(choice) = ferrotron_backends::select("auto", CpuConfig::default()) else { return (asked, vec![]) };
+    let kind = match choice.name() {
+        "npu" => DeviceKind::Npu,
+        "cuda" => DeviceKind::Cuda,
+        _ => DeviceKind::Cpu,
+    };
+    (kind, choice.why)
 }
 
 /// What rank 0 prints before anything starts.
@@ -148,7 +150,8 @@ fn announce(table: &Table, resolved: &Resolved, env: &Environment) {
         println!("{line}");
     }
     print!("{}", arguments_dump(table, &resolved.args));
-    for line in env.lines(device_kind(resolved.config.device)) {
+    let (kind, why) = device_kind(resolved.config.device);
+    for line in why.into_iter().chain(env.lines(kind)) {
         println!("{line}");
     }
     print!("{}", notices_text(&resolved.notices));

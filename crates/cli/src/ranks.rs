@@ -24,8 +24,8 @@ const TRANSPORT: &str = "FERROTRON_TRANSPORT";
 enum End {
     /// By itself, well.
     Well(Ending),
-    /// It failed: the first cause, and where in its run.
-    Failed(String, Arc<At>),
+    /// It failed: the first cause, where in its run, and whether the device or a kernel was at fault.
+    Failed(String, Arc<At>, bool),
     /// Another rank failed first.
     Dragged(Arc<At>),
 }
@@ -114,7 +114,7 @@ fn threads(program: &str, resolved: &Resolved, env: &Environment, signals: &Sign
                 scope.spawn(move || (r, one(resolved, env, fabric, n, signals)))
             })
             .collect();
-        let lost = || End::Failed("panicked outside of training".into(), Arc::default());
+        let lost = || End::Failed("panicked outside of training".into(), Arc::default(), false);
         let joined = ranks.into_iter().enumerate().map(|(r, t)| t.join().unwrap_or_else(|_| (r, lost())));
         joined.collect()
     });
@@ -128,14 +128,14 @@ fn one(resolved: &Resolved, env: &Environment, fabric: Arc<dyn Fabric>, local_ra
         let world = World { at: at.clone(), ..World::new(fabric.clone(), &resolved.config.parallel)? };
         pretrain(Rank { resolved, env, world, local_ranks, signals }, &mut io::stdout())
     };
-    let (cause, by_peer) = match catch_unwind(AssertUnwindSafe(body)) {
+    let (cause, by_peer, by_device) = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(ending)) => return End::Well(ending),
-        Ok(Err(e)) => (e.to_string(), e.is_of_peer()),
+        Ok(Err(e)) => (e.to_string(), e.is_of_peer(), matches!(e, ferrotron_train::Error::Device(_))),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
             let text = text.unwrap_or_else(|| "panic".into());
-            (format!("internal error (please report it): {text}"), false)
+            (format!("internal error (please report it): {text}"), false, false)
         }
     };
     let began = Instant::now();
@@ -145,7 +145,7 @@ fn one(resolved: &Resolved, env: &Environment, fabric: Arc<dyn Fabric>, local_ra
     // Somebody else was first when the world has a cause already.
     let first = fabric.failure().is_none();
     fabric.abort(&format!("{}: {at}: {cause}", who(&*fabric)));
-    if first { End::Failed(cause, at) } else { End::Dragged(at) }
+    if first { End::Failed(cause, at, by_device) } else { End::Dragged(at) }
 }
 
 /// This rank, with its host and process, for reports.
@@ -161,7 +161,11 @@ fn report(program: &str, ends: Vec<(usize, End)>, fabric: &dyn Fabric) -> u8 {
     let _ = io::stdout().flush();
     let alone = fabric.size() == 1;
     for (rank, end) in &ends {
-        if let End::Failed(cause, at) = end {
+        if let End::Failed(cause, at, by_device) = end {
+            // a mistake in the settings needs no place in the run, an error of the device does
+            if alone && *by_device {
+                return crate::fail(program, format!("{}: {at}: {cause}", who(fabric)));
+            }
             if alone {
                 return crate::fail(program, cause);
             }

@@ -137,7 +137,7 @@ impl Bench {
                 max_len: len,
                 first_head: 0,
             };
-            let args = AttentionArgs { dims, q: &q, k: &k, v: &v, cu_q: &cu, cu_k: &cu, drop: None };
+            let args = AttentionArgs { dims, q: &q, k: &k, v: &v, cu_q: &cu, cu_k: &cu, host_cu: None, drop: None };
             // Half of each S x S product is seen: 2 forward, 5 backward.
             let product = (batch * heads * len * len * d) as f64;
             let name = format!("{batch} x {len}, {heads} heads of {d}");

@@ -55,7 +55,7 @@ fn products_and_attention_allocate_nothing() {
             max_len: 100,
             first_head: 0,
         };
-        let args = AttentionArgs { dims, q: &x, k: &x, v: &x, cu_q: &cu, cu_k: &cu, drop: None };
+        let args = AttentionArgs { dims, q: &x, k: &x, v: &x, cu_q: &cu, cu_k: &cu, host_cu: None, drop: None };
         let mut step = |dev: &dyn Device| {
             let (ops, s) = (dev.ops(), &rig.s);
             ops.gemm(s, Gemm::NT, &x, &w, None, &mut y).expect("a product");

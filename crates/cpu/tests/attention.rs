@@ -154,7 +154,7 @@ fn run(rig: &Rig, c: &Case, x: &Inputs) -> Results {
     let (cu_q, cu_k) = (rig.ints(&x.cu_q), rig.ints(&x.cu_k));
     let drop = AttentionDrop { site: x.site, sample: &sample, offset_q: &offset_q, offset_k: &offset_k };
     let drop = (c.p > 0.0).then_some(drop);
-    let args = AttentionArgs { dims: x.dims, q: &q, k: &k, v: &v, cu_q: &cu_q, cu_k: &cu_k, drop };
+    let args = AttentionArgs { dims: x.dims, q: &q, k: &k, v: &v, cu_q: &cu_q, cu_k: &cu_k, host_cu: None, drop };
     let ops = rig.dev.ops();
     ops.attention(&rig.s, args, &mut o, &mut lse).expect("forward");
     ops.attention_backward(&rig.s, args, &o, &lse, &dout, &mut delta, &mut dq, &mut dk, &mut dv).expect("backward");
@@ -254,7 +254,7 @@ fn bad_sequences_are_named() {
     let x = rig.tensor(DType::F32, [4, 1, 8], &[0.0; 32]);
     let (mut o, mut lse) = (rig.tensor(DType::F32, [4, 1, 8], &[0.0; 32]), rig.tensor(DType::F32, [1, 4], &[0.0; 4]));
     let (cu, dims) = (rig.ints(&[0, 5]), Inputs::of(&Case { heads: 1, groups: 1, ..PLAIN }).dims);
-    let args = AttentionArgs { dims, q: &x, k: &x, v: &x, cu_q: &cu, cu_k: &cu, drop: None };
+    let args = AttentionArgs { dims, q: &x, k: &x, v: &x, cu_q: &cu, cu_k: &cu, host_cu: None, drop: None };
     let e = rig.dev.ops().attention(&rig.s, args, &mut o, &mut lse).unwrap_err();
     assert!(matches!(&e, Error::Data(what) if what.contains("from 0 to 4 rows")), "{e}");
 }

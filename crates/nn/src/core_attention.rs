@@ -57,7 +57,8 @@ impl CoreAttention {
             offset_q: &mb.offset,
             offset_k: &mb.offset,
         });
-        AttentionArgs { dims, q: &x.q, k: &x.k, v: &x.v, cu_q: &mb.cu_seqlens, cu_k: &mb.cu_seqlens, drop }
+        let host_cu = Some((&mb.host_cu[..], &mb.host_cu[..]));
+        AttentionArgs { dims, q: &x.q, k: &x.k, v: &x.v, cu_q: &mb.cu_seqlens, cu_k: &mb.cu_seqlens, host_cu, drop }
     }
 }
 

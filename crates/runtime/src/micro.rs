@@ -77,6 +77,8 @@ pub struct Micro {
     pub aux_weight: f32,
     /// `I32[B+1]`
     pub cu_seqlens: Tensor,
+    /// The same, on the host.
+    pub host_cu: Vec<i32>,
 }
 
 impl Micro {
@@ -105,6 +107,7 @@ impl Micro {
             weight: floats(&h.weight)?,
             aux_weight: h.aux_weight,
             cu_seqlens: ints(&h.cu_seqlens)?,
+            host_cu: h.cu_seqlens.clone(),
         })
     }
 

@@ -36,8 +36,8 @@ pub struct Built {
     pub model: ModelConfig,
 }
 
-/// Opens the device that the command line names, for one of `local_ranks` ranks that share this host.
-pub fn open_device(c: &Config, env: &Environment, local_ranks: usize) -> Result<Arc<dyn Device>> {
+/// Opens the device that the command line names, for rank `local_rank` of `local_ranks` that share this host.
+pub fn open_device(c: &Config, env: &Environment, local_rank: usize, local_ranks: usize) -> Result<Arc<dyn Device>> {
     let mut cpu = CpuConfig::default();
     cpu.threads = env.omp_num_threads.unwrap_or(cpu.threads / local_ranks.max(1)).max(1);
     let name = match c.device {
@@ -46,7 +46,7 @@ pub fn open_device(c: &Config, env: &Environment, local_ranks: usize) -> Result<
         DeviceKind::Cuda => "cuda",
         DeviceKind::Auto => "auto",
     };
-    Ok(select(name, cpu)?.open(0)?)
+    Ok(select(name, cpu)?.open(local_rank)?)
 }
 
 /// The tokenizer and the padded vocabulary.
@@ -121,7 +121,10 @@ impl Trainer {
     /// Opens device, tokenizer and data, builds this rank's part of the model, loads nothing. `local_ranks` ranks share
     /// this host.
     pub fn new(resolved: &Resolved, env: &Environment, world: World, local_ranks: usize) -> Result<Trainer> {
-        let device = open_device(&resolved.config, env, local_ranks)?;
+        // threads of one process are numbered by the world, processes by their launcher
+        let threads = resolved.config.parallel.thread_ranks > 1;
+        let local_rank = if threads { world.rank() } else { env.local_rank };
+        let device = open_device(&resolved.config, env, local_rank, local_ranks)?;
         Trainer::on(device, resolved, world)
     }
 

@@ -75,6 +75,8 @@ macro_rules! operators {
 operators! {
     /// `out = self @ mat2`, dims up to 6.
     fn aclnnMatmul(self_: *const aclTensor, mat2: *const aclTensor, out: *mut aclTensor, cube_math_type: i8);
+    /// `out[i] = self[i] @ mat2[i]`, three dims.
+    fn aclnnBatchMatMul(self_: *const aclTensor, mat2: *const aclTensor, out: *mut aclTensor, cube_math_type: i8);
     /// `out = self + alpha * other`, with broadcasting.
     fn aclnnAdd(self_: *const aclTensor, other: *const aclTensor, alpha: *const aclScalar, out: *mut aclTensor);
     /// `out = self + alpha * other`, other a scalar.
@@ -187,6 +189,6 @@ mod tests {
     fn libraries_without_operators_lack_them_all() {
         let ops = OpApi::load(&[]);
         assert_eq!(ops.lacking(), OpApi::NAMES);
-        assert_eq!(OpApi::NAMES.len(), 39);
+        assert_eq!(OpApi::NAMES.len(), 40);
     }
 }

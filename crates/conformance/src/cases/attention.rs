@@ -124,6 +124,8 @@ impl Problem {
             v: &self.v.t,
             cu_q: &self.cu_bufs.0.t,
             cu_k: &self.cu_bufs.1.t,
+            // with and without
+            host_cu: (self.dims.causal != (self.site.p > 0.0)).then_some((&self.cu.0, &self.cu.1)),
             drop: (self.site.p > 0.0).then_some(drop),
         }
     }

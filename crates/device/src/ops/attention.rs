@@ -64,6 +64,9 @@ pub struct AttentionArgs<'a> {
     pub cu_q: &'a Tensor,
     /// `I32[B+1]`, first 0, last Tk.
     pub cu_k: &'a Tensor,
+    /// The values of `cu_q` and `cu_k` on the host, where the caller has them: devices whose kernels are launched by
+    /// sequence would wait for theirs.
+    pub host_cu: Option<(&'a [i32], &'a [i32])>,
     /// Dropout, if any.
     pub drop: Option<AttentionDrop<'a>>,
 }
@@ -123,6 +126,9 @@ impl AttentionArgs<'_> {
         expect(op, "sequences of k", self.cu_q.numel(), self.cu_k.numel())?;
         expect_dtype(op, "dtype of cu_seqlens", self.cu_q, DType::I32)?;
         expect_dtype(op, "dtype of cu_seqlens", self.cu_k, DType::I32)?;
+        if let Some((q, k)) = self.host_cu {
+            expect(op, "sequences on the host", (self.cu_q.numel(), self.cu_k.numel()), (q.len(), k.len()))?;
+        }
         if let Some(drop) = &self.drop {
             expect_numel(op, "sample ids", drop.sample, tq)?;
             expect_numel(op, "query offsets", drop.offset_q, tq)?;

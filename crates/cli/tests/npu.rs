@@ -1,0 +1,164 @@
+//! `--device npu` over the mock of CANN: the losses of the CPU, in every kind of model, saved, resumed; a device that
+//! fails ends the run in time, with the place and the operators. Streams are late by seeded chance, and every rule of the
+//! runtime that is broken fails the test.
+#![allow(clippy::unwrap_used)] // a test
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use common::{TINY, Temp, losses, program, text};
+
+/// An installation of CANN that is the mock, in a folder as the vendor's installer makes it.
+fn cann(home: &Path) {
+    let exe = std::env::current_exe().unwrap();
+    let library = exe.parent().unwrap().join("libferrotron_ascend_mock.so");
+    let lib = home.join("lib64");
+    std::fs::create_dir_all(&lib).unwrap();
+    for name in ["libascendcl.so", "libnnopbase.so", "libopapi.so", "libhccl.so"] {
+        std::os::unix::fs::symlink(&library, lib.join(name)).unwrap();
+    }
+}
+
+/// The tiny command line on a device, without dropout, whose probability is the only thing that differs between tests.
+fn on(device: &str, home: &Path, words: &str) -> Command {
+    let mut c = program();
+    c.args(TINY.split_whitespace()).args(["--hidden-dropout", "0", "--attention-dropout", "0", "--device", device]);
+    c.args(words.split_whitespace()).env("ASCEND_HOME_PATH", home).env("FERROTRON_MOCK_LOUD", "1");
+    c.env_remove("ASCEND_TOOLKIT_HOME").env_remove("ASCEND_OPP_PATH").env_remove("ASCEND_LAUNCH_BLOCKING");
+    c
+}
+
+/// Standard output of a run that went well and broke no rule.
+fn clean(c: &mut Command) -> String {
+    let Output { status, stdout, stderr } = c.output().unwrap();
+    let (out, err) = (text(&stdout), text(&stderr));
+    assert!(status.success() && !err.contains("mock:"), "{c:?}\n{out}\n{err}");
+    out
+}
+
+/// Numbers of the training lines: losses and gradient norms; of validation lines the losses.
+fn numbers(log: &str) -> Vec<f64> {
+    let fields = ["lm loss: ", "grad norm: ", "lm loss value: "];
+    let of = |l: &str, field: &str| l.split(field).nth(1)?.split(' ').next()?.parse::<f64>().ok();
+    losses(log).iter().flat_map(|l| fields.iter().filter_map(|f| of(l, f)).collect::<Vec<_>>()).collect()
+}
+
+/// Largest relative difference of the numbers of two logs, which must be finite and as many.
+fn difference(a: &str, b: &str) -> f64 {
+    let (a, b) = (numbers(a), numbers(b));
+    assert!(a.len() >= 16 && a.len() == b.len() && a.iter().all(|x| x.is_finite()), "{a:?} {b:?}");
+    a.iter().zip(&b).map(|(a, b)| (a - b).abs() / b.abs()).fold(0.0, f64::max)
+}
+
+#[test]
+fn a_llama_trains_to_the_losses_of_the_cpu_and_resumes_to_its_own() {
+    let t = Temp::new("npu-llama");
+    cann(&t.path("cann"));
+    let dir = t.path("ckpt");
+    let whole = clean(&mut on("npu", &t.path("cann"), ""));
+    let cpu = clean(&mut on("cpu", &t.path("cann"), ""));
+    // both compute in float32; printed digits are seven
+    assert!(difference(&whole, &cpu) <= 1e-5, "{}\n{whole}\n{cpu}", difference(&whole, &cpu));
+
+    let save = format!("--save {} --save-interval 6 --exit-interval 6", dir.display());
+    clean(on("npu", &t.path("cann"), &save).env("FERROTRON_MOCK_SEED", "2"));
+    let resume = format!("--load {}", dir.display());
+    let resumed = clean(on("npu", &t.path("cann"), &resume).env("FERROTRON_MOCK_SEED", "3"));
+    // streams were late in other places, and the run was interrupted: the same bits
+    let second = losses(&whole).iter().filter(|l| !l.starts_with("iteration        ")).count();
+    let (rest, all) = (losses(&resumed), losses(&whole));
+    assert!(second > 0 && rest.len() >= 6, "{resumed}");
+    assert_eq!(rest[..], all[all.len() - rest.len()..]);
+}
+
+#[test]
+fn dropout_is_that_of_the_cpu() {
+    let t = Temp::new("npu-dropout");
+    cann(&t.path("cann"));
+    let words = "--hidden-dropout 0.1 --attention-dropout 0.1 --train-iters 8";
+    let (npu, cpu) = (clean(&mut on("npu", &t.path("cann"), words)), clean(&mut on("cpu", &t.path("cann"), words)));
+    assert!(difference(&npu, &cpu) <= 1e-5, "{}\n{npu}\n{cpu}", difference(&npu, &cpu));
+}
+
+#[test]
+fn a_gpt_recomputes_to_the_same_bits_and_tied_embeddings_train() {
+    let t = Temp::new("npu-gpt");
+    cann(&t.path("cann"));
+    let gpt = "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 24 --max-position-embeddings 24 \
+               --tokenizer-type NullTokenizer --vocab-size 61 --mock-data --split 80,10,10 --micro-batch-size 2 \
+               --global-batch-size 4 --train-iters 12 --lr 1e-2 --min-lr 1e-3 --clip-grad 1.0 --log-interval 1 \
+               --eval-interval 6 --eval-iters 2 --seed 7 --hidden-dropout 0 --attention-dropout 0";
+    let run = |device: &str, words: &str| {
+        let mut c = program();
+        c.args(gpt.split_whitespace()).args(["--device", device]).args(words.split_whitespace());
+        clean(c.env("ASCEND_HOME_PATH", t.path("cann")).env("FERROTRON_MOCK_LOUD", "1"))
+    };
+    let (npu, cpu) = (run("npu", ""), run("cpu", ""));
+    assert!(difference(&npu, &cpu) <= 1e-5, "{}\n{npu}\n{cpu}", difference(&npu, &cpu));
+    let words =
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1 --use-distributed-optimizer";
+    assert_eq!(losses(&run("npu", words)), losses(&npu));
+}
+
+#[test]
+fn bf16_stays_near_the_cpu() {
+    let t = Temp::new("npu-bf16");
+    cann(&t.path("cann"));
+    let (npu, cpu) =
+        (clean(&mut on("npu", &t.path("cann"), "--bf16")), clean(&mut on("cpu", &t.path("cann"), "--bf16")));
+    // an element whose sum is near the middle of two bf16 values may be rounded the other way: 2^-8 of it
+    assert!(difference(&npu, &cpu) <= 2e-2, "{}\n{npu}\n{cpu}", difference(&npu, &cpu));
+}
+
+#[test]
+fn a_device_that_fails_ends_the_run_in_time_with_place_and_operators() {
+    let t = Temp::new("npu-faults");
+    cann(&t.path("cann"));
+    for (fault, words) in [
+        ("task:aclnnBatchMatMul#60=507015", "507015 AICORE_EXCEPTION: a kernel stopped on an error"),
+        ("task:aclnnMul#900=507035", "507035 VECTOR_CORE_EXCEPTION: a kernel stopped on an error"),
+        ("task:aclnnSwiGluGrad#9=507053", "507053 DEVICE_MEM_ERROR: a kernel touched memory that is not there"),
+    ] {
+        let start = Instant::now();
+        let out = on("npu", &t.path("cann"), "").env("FERROTRON_MOCK_FAULTS", format!("0:{fault}")).output().unwrap();
+        let e = text(&out.stderr);
+        assert!(start.elapsed() < Duration::from_secs(10) && out.status.code() == Some(1), "{fault}\n{e}");
+        for part in
+            ["rank 0 (", "): iteration ", "npu:0: ", words, "was made to fail", "launched last", "aclnn", " in "]
+        {
+            assert!(e.contains(part), "{part} of {fault}\n{e}");
+        }
+    }
+    let start = Instant::now();
+    let fault = "0:aclrtMallocPhysical#2=207001";
+    let out = on("npu", &t.path("cann"), "").env("FERROTRON_MOCK_FAULTS", fault).output().unwrap();
+    let e = text(&out.stderr);
+    assert!(start.elapsed() < Duration::from_secs(10) && out.status.code() == Some(1), "{e}");
+    for part in ["rank 0 (", "starting", "out of memory on npu:0", "bytes wanted for"] {
+        assert!(e.contains(part), "{part}\n{e}");
+    }
+}
+
+#[test]
+fn without_cann_npu_fails_at_once_and_auto_says_what_it_passes_over() {
+    let nowhere = Path::new("/nowhere/cann");
+    let start = Instant::now();
+    let out = on("npu", nowhere, "").output().unwrap();
+    let (took, e) = (start.elapsed(), text(&out.stderr));
+    assert_eq!(out.status.code(), Some(1), "{e}");
+    assert!(took < Duration::from_millis(200), "{took:?}");
+    for part in ["no npu device", "searched /nowhere/cann/lib64/libascendcl.so", "set_env.sh", "--device cpu"] {
+        assert!(e.contains(part), "{part} in {e}");
+    }
+    let auto = clean(&mut on("auto", nowhere, "--train-iters 1 --lr-warmup-iters 0"));
+    assert!(auto.contains("--device auto passes over npu: cannot load libascendcl.so"), "{auto}");
+    assert!(auto.contains("--device auto takes cpu: "), "{auto}");
+    // and takes the accelerator where there is one
+    let t = Temp::new("npu-auto");
+    cann(&t.path("cann"));
+    let auto = clean(&mut on("auto", &t.path("cann"), "--train-iters 1 --lr-warmup-iters 0"));
+    assert!(auto.contains("--device auto takes npu: 8 of Ascend910B3 (CANN 8.5.0)"), "{auto}");
+}
