@@ -10,15 +10,8 @@ use ferrotron_device::Device;
 
 /// Whether an op says that it is not there.
 fn missing(c: &Case) -> bool {
-    const OPS: [&str; 7] = [
-        "route",
-        "route_backward",
-        "sort_by_expert",
-        "load_balance",
-        "gather_rows",
-        "combine",
-        "combine_backward",
-    ];
+    const OPS: [&str; 7] =
+        ["route", "route_backward", "sort_by_expert", "load_balance", "gather_rows", "combine", "combine_backward"];
     OPS.contains(&c.op)
 }
 

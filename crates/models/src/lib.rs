@@ -7,6 +7,7 @@
 pub mod gpt2;
 pub mod hf;
 pub mod llama;
+pub mod mixtral;
 pub mod qwen;
 pub mod transformer;
 
