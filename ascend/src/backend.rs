@@ -1,16 +1,29 @@
 //! The backend `npu`.
 
+use std::ffi::OsString;
 use std::sync::Arc;
 
 use ferrotron_device::{Backend, Device, DeviceInfo, Error, ProbeError, Result};
 
-use crate::{AscendDevice, Cann, Environment};
+use crate::{AscendDevice, Cann, Environment, Options};
 
 /// Finds Ascend devices through the CANN of an environment.
 #[derive(Clone, Debug, Default)]
 pub struct AscendBackend {
     /// Where CANN is looked for.
     pub environment: Environment,
+    /// How devices are opened.
+    pub options: Options,
+}
+
+impl AscendBackend {
+    /// As the process's variables say: where CANN is, and whether the host waits after every operator
+    /// (ASCEND_LAUNCH_BLOCKING).
+    pub fn from_variables(get: impl Fn(&str) -> Option<OsString>, deterministic: bool) -> AscendBackend {
+        let blocking = get("ASCEND_LAUNCH_BLOCKING").is_some_and(|v| v == "1");
+        let options = Options { deterministic, blocking, ..Options::default() };
+        AscendBackend { environment: Environment::from_variables(get), options }
+    }
 }
 
 impl Backend for AscendBackend {
@@ -31,6 +44,6 @@ impl Backend for AscendBackend {
     fn open(&self, ordinal: usize) -> Result<Arc<dyn Device>> {
         let failed = |e: ProbeError| Error::Device { device: format!("npu:{ordinal}"), what: e.to_string() };
         let cann = Cann::load(&self.environment).map_err(failed)?;
-        Ok(Arc::new(AscendDevice::open(Arc::new(cann), ordinal, None)?))
+        Ok(Arc::new(AscendDevice::open_with(Arc::new(cann), ordinal, self.options)?))
     }
 }

@@ -91,11 +91,22 @@ impl Cann {
 
 /// What the runtime calls its version. The function is not in every release.
 fn version(acl: &Acl) -> Option<String> {
-    let get = acl.aclsysGetVersionStr?;
+    let Some(get) = acl.aclsysGetVersionStr else { return older_version(acl) };
     let mut package = *b"runtime\0";
     let mut buffer = [0u8; 256];
     // SAFETY: a C string, and a buffer of twice the 128 bytes that the interface asks for.
     let status = unsafe { get(package.as_mut_ptr().cast::<c_char>(), buffer.as_mut_ptr().cast()) };
+    let text = CStr::from_bytes_until_nul(&buffer).ok()?.to_str().ok()?;
+    (status == code::OK && !text.is_empty()).then(|| text.to_string())
+}
+
+/// The same, from releases before 8.5.
+fn older_version(acl: &Acl) -> Option<String> {
+    let get = acl.aclsysGetCANNVersion?;
+    // twice the struct: releases may have let it grow
+    let mut buffer = [0u8; 2 * size_of::<acl::aclCANNPackageVersion>()];
+    // SAFETY: an out-parameter with room to spare; 0 is CANN itself. The struct has bytes only.
+    let status = unsafe { get(0, buffer.as_mut_ptr().cast()) };
     let text = CStr::from_bytes_until_nul(&buffer).ok()?.to_str().ok()?;
     (status == code::OK && !text.is_empty()).then(|| text.to_string())
 }

@@ -8,8 +8,9 @@ use ferrotron_device::error::expect;
 use ferrotron_device::{DType, DevPtr, Device, DeviceInfo, Ops, Region, Result, Stream, StreamRole, Tensor};
 
 use crate::Cann;
+use crate::made::describe;
 use crate::memory::{AscendRegion, info};
-use crate::shared::{Omit, Shared};
+use crate::shared::{Omit, Options, Shared, lock};
 use crate::stream::{AscendStream, Core};
 
 /// One rank's Ascend device.
@@ -20,16 +21,40 @@ pub struct AscendDevice {
 }
 
 /// The kernels. Implementations stand with their families in `ops`.
-pub struct AscendOps;
+pub struct AscendOps {
+    bf16: bool,
+}
+
+/// The first 910 (A) and the inference chips of its time have no bf16.
+fn has_bf16(chip: &str) -> bool {
+    let first = chip.strip_prefix("Ascend910").is_some_and(|rest| !rest.starts_with(['B', '_']));
+    !first && !chip.starts_with("Ascend310")
+}
 
 impl AscendDevice {
     /// Opens a device. With `omit` it leaves something undone: for tests that show that it would be missed.
     pub fn open(cann: Arc<Cann>, ordinal: usize, omit: Option<Omit>) -> Result<AscendDevice> {
-        let shared = Arc::new(Shared::open(cann, ordinal, omit)?);
+        AscendDevice::open_with(cann, ordinal, Options { omit, ..Options::default() })
+    }
+
+    /// Opens a device.
+    pub fn open_with(cann: Arc<Cann>, ordinal: usize, options: Options) -> Result<AscendDevice> {
+        let shared = Arc::new(Shared::open(cann, ordinal, options)?);
         let version = shared.cann.version.clone().unwrap_or_else(|| "of unknown version".into());
         let model = format!("{} (CANN {version})", shared.cann.chip());
         let info = DeviceInfo { name: shared.name.clone(), model, memory: info(&shared).0, computes: true };
-        Ok(AscendDevice { info, shared, ops: AscendOps })
+        let ops = AscendOps { bf16: has_bf16(&shared.cann.chip()) };
+        Ok(AscendDevice { info, shared, ops })
+    }
+
+    /// Operators sum in a fixed order.
+    pub fn deterministic(&self) -> bool {
+        self.shared.options.deterministic
+    }
+
+    /// Ops of the contract with the operators that they were made of so far.
+    pub fn used(&self) -> Vec<(&'static str, &'static str)> {
+        lock(&self.shared.used).iter().copied().collect()
     }
 
     /// Operators that this installation lacks: ops that need them say so when they are called.
@@ -52,6 +77,10 @@ impl AscendDevice {
 impl Device for AscendDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info
+    }
+
+    fn describe(&self) -> Vec<String> {
+        describe(&self.shared, &self.info)
     }
 
     fn ops(&self) -> &dyn Ops {
@@ -92,6 +121,6 @@ impl Device for AscendDevice {
 
 impl Ops for AscendOps {
     fn supports(&self, dtype: DType) -> bool {
-        matches!(dtype, DType::F32 | DType::BF16 | DType::F16)
+        matches!(dtype, DType::F32 | DType::F16) || (dtype == DType::BF16 && self.bf16)
     }
 }

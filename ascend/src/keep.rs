@@ -10,6 +10,8 @@ use ferrotron_device::ops::DropSite;
 use ferrotron_device::{DType, Result, Tensor};
 
 use crate::launch::Launch;
+use crate::made::HOST_MASK;
+use crate::shared::{Omit, lock};
 use crate::view::View;
 
 /// Bytes of a mask that are drawn and copied at a time: a bound for pinned memory and scratch.
@@ -91,6 +93,12 @@ impl Launch<'_> {
     /// A mask of `n` bytes that `fill` writes when the stream gets there.
     fn mask(&mut self, n: usize, fill: impl FnOnce(&mut [u8]) + Send + 'static) -> Result<View> {
         let at = self.pinned(n)?;
+        lock(&self.core().shared.used).insert((self.op(), HOST_MASK));
+        let early = self.core().shared.omits(Omit::MaskOrder);
+        let mask = self.scratch(acl::ACL_BOOL, &[n])?;
+        if early {
+            self.core().copy(mask.at, at as u64, n, acl::ACL_MEMCPY_HOST_TO_DEVICE)?;
+        }
         let job = move || {
             // SAFETY: the piece has `n` bytes; work of the stream before this is done with it, and what follows waits.
             fill(unsafe { std::slice::from_raw_parts_mut(at as *mut u8, n) });
@@ -103,8 +111,9 @@ impl Launch<'_> {
             self.core().synchronize()?;
             job()?;
         }
-        let mask = self.scratch(acl::ACL_BOOL, &[n])?;
-        self.core().copy(mask.at, at as u64, n, acl::ACL_MEMCPY_HOST_TO_DEVICE)?;
+        if !early {
+            self.core().copy(mask.at, at as u64, n, acl::ACL_MEMCPY_HOST_TO_DEVICE)?;
+        }
         Ok(mask)
     }
 

@@ -9,7 +9,7 @@ use ferrotron_device::{Error, Result, Stream};
 
 use crate::memory::{Mark, Slab};
 use crate::shared::{Omit, lock};
-use crate::stream::{AscendStream, Core};
+use crate::stream::{AscendStream, Core, Ring};
 use crate::view::View;
 
 /// A scalar argument.
@@ -76,6 +76,11 @@ impl<'a> Launch<'a> {
         self.pinned.take(&self.core.shared, bytes)
     }
 
+    /// The op of the contract.
+    pub fn op(&self) -> &'static str {
+        self.op
+    }
+
     /// Undefined scratch, until the next op of the stream.
     pub fn scratch(&mut self, dtype: acl::aclDataType, dims: &[usize]) -> Result<View> {
         let size = match dtype {
@@ -111,7 +116,7 @@ impl<'a> Launch<'a> {
             )
         };
         if made.is_null() {
-            return Err(self.core.shared.error("aclCreateTensor gives null", code::NN_INVALID, &Default::default()));
+            return Err(self.core.shared.error("aclCreateTensor gives null", code::NN_INVALID, &Ring::default()));
         }
         self.objects.push(Object::Tensor(made));
         Ok(made)
@@ -160,6 +165,7 @@ impl<'a> Launch<'a> {
             let why = format!("this release of CANN has no {name}, which {} is made of", self.op);
             return Err(Error::Unsupported { op: self.op, device: shared.name.clone(), why });
         };
+        lock(&shared.used).insert((self.op, op.name));
         let operands: Vec<String> = views.iter().map(|v| format!("{:?}:{}", v.dims, v.dtype)).collect();
         self.core.note(format!("{} in {}({})", op.name, self.op, operands.join(", ")));
         let (mut bytes, mut executor) = (0, std::ptr::null_mut());
@@ -181,7 +187,8 @@ impl<'a> Launch<'a> {
         };
         // SAFETY: the workspace has the bytes asked for and is the stream's until the next op; the executor is fresh.
         let status = unsafe { (op.run)(workspace as *mut c_void, bytes, executor, self.core.handle()) };
-        self.core.check(op.name, status)
+        self.core.check(op.name, status)?;
+        if shared.options.blocking { self.core.synchronize() } else { Ok(()) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a device's streams, regions and operators share: the tables, the context, and errors in words.
 
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -8,7 +8,7 @@ use ferrotron_acl_sys::{self as acl, code};
 use ferrotron_device::{Error, Result};
 
 use crate::Cann;
-use crate::stream::Core;
+use crate::stream::{Core, Ring};
 
 /// Something that the device leaves undone on purpose, so that a test shows that it would be missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,12 @@ pub enum Omit {
     WaitBeforeFree,
     /// An executor whose second phase is not reached is forgotten.
     DestroyExecutor,
+    /// Events are not kept until the streams that wait for them have passed.
+    EventHold,
+    /// Dropout's mask is copied to the device before the host has drawn it.
+    MaskOrder,
+    /// Keys that a query must not see are not hidden.
+    Hide,
     /// Addresses that are not aligned to 64 bytes are copied by the copy engine all the same.
     CopyAlignment,
 }
@@ -45,8 +51,21 @@ pub struct Shared {
     pub name: String,
     pub ordinal: u32,
     context: usize,
-    omit: Option<Omit>,
+    pub options: Options,
     streams: Mutex<Vec<Weak<Core>>>,
+    /// Ops of the contract with the operators that they were made of so far.
+    pub used: Mutex<BTreeSet<(&'static str, &'static str)>>,
+}
+
+/// How a device is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Operators sum in a fixed order.
+    pub deterministic: bool,
+    /// The host waits after every operator, so that an error names the one that failed.
+    pub blocking: bool,
+    /// Left undone: for tests.
+    pub omit: Option<Omit>,
 }
 
 pub fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -56,19 +75,41 @@ pub fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     /// Sets the device up and takes its own context.
-    pub fn open(cann: Arc<Cann>, ordinal: usize, omit: Option<Omit>) -> Result<Shared> {
+    pub fn open(cann: Arc<Cann>, ordinal: usize, options: Options) -> Result<Shared> {
         let name = format!("npu:{ordinal}");
         // an id that is too large is one that the runtime refuses
         let id = i32::try_from(ordinal).unwrap_or(i32::MAX);
         let ordinal = id.unsigned_abs();
-        let mut shared = Shared { cann, name, ordinal, context: 0, omit, streams: Mutex::default() };
+        let (streams, used) = (Mutex::default(), Mutex::default());
+        let mut shared = Shared { cann, name, ordinal, context: 0, options, streams, used };
         let mut context = std::ptr::null_mut();
         // SAFETY: the runtime is initialised.
         shared.check("aclrtSetDevice", unsafe { (shared.cann.acl.aclrtSetDevice)(id) })?;
         // SAFETY: an out-parameter.
         shared.check("aclrtGetCurrentContext", unsafe { (shared.cann.acl.aclrtGetCurrentContext)(&mut context) })?;
         shared.context = context as usize;
+        if options.deterministic {
+            shared.be_deterministic()?;
+        }
         Ok(shared)
+    }
+
+    /// Asks for kernels that sum in a fixed order.
+    fn be_deterministic(&self) -> Result<()> {
+        let acl = &self.cann.acl;
+        let (name, set) = match (acl.aclrtCtxSetSysParamOpt, acl.aclrtSetSysParamOpt) {
+            (Some(set), _) => ("aclrtCtxSetSysParamOpt", set),
+            (None, Some(set)) => ("aclrtSetSysParamOpt", set),
+            (None, None) => {
+                return Err(Error::Unsupported {
+                    op: "--deterministic-mode",
+                    device: self.name.clone(),
+                    why: "this release of CANN has neither aclrtCtxSetSysParamOpt nor aclrtSetSysParamOpt".into(),
+                });
+            }
+        };
+        // SAFETY: two numbers; the device's context is current.
+        self.check(name, unsafe { set(acl::ACL_OPT_DETERMINISTIC, 1) })
     }
 
     /// Makes the device's context current on this thread: before every call, for threads come and go, and another
@@ -84,23 +125,30 @@ impl Shared {
 
     /// True when a test wants this left out.
     pub fn omits(&self, what: Omit) -> bool {
-        self.omit == Some(what)
+        self.options.omit == Some(what)
     }
 
     /// A status as a result.
     pub fn check(&self, call: &str, status: acl::aclError) -> Result<()> {
-        if status == code::OK { Ok(()) } else { Err(self.error(call, status, &VecDeque::new())) }
+        if status == code::OK { Ok(()) } else { Err(self.error(call, status, &Ring::default())) }
     }
 
     /// A status in words, with the runtime's text and the operators launched last.
-    pub fn error(&self, call: &str, status: acl::aclError, launched: &VecDeque<String>) -> Error {
+    pub fn error(&self, call: &str, status: acl::aclError, ring: &Ring) -> Error {
         let mut what = format!("{call}: {}", code::explain(status));
         if let Some(text) = self.cann.take_error() {
             what.push_str(&format!("\nthe runtime says: {text}"));
         }
-        if !launched.is_empty() {
+        if !ring.last.is_empty() {
+            let (since, shown) = (ring.since, ring.last.len());
+            if since > shown && !self.options.blocking {
+                what.push_str(&format!(
+                    "\n{since} launches since this stream was last known to be idle, any of which may have failed: \
+                     ASCEND_LAUNCH_BLOCKING=1 waits after each, so that the last one listed is the one"
+                ));
+            }
             what.push_str("\nlaunched last on this stream, oldest first:");
-            launched.iter().for_each(|l| what.push_str(&format!("\n  {l}")));
+            ring.last.iter().for_each(|l| what.push_str(&format!("\n  {l}")));
         }
         Error::Device { device: self.name.clone(), what }
     }

@@ -14,14 +14,24 @@ use crate::shared::{Omit, Shared, lock};
 use crate::staging::Staging;
 
 /// Operators remembered for error messages.
-const RING: usize = 16;
+const RING: usize = 32;
+
+/// What a stream was given last, for error messages.
+#[derive(Default)]
+pub struct Ring {
+    /// Oldest first.
+    pub last: VecDeque<String>,
+    /// How many since the stream was known to be idle: the one that failed is among them.
+    pub since: usize,
+}
 
 /// A stream with what belongs to it: scratch, staging, and the operators launched last.
 pub struct Core {
     pub shared: Arc<Shared>,
     handle: usize,
     error: Arc<Mutex<Option<Error>>>,
-    launched: Mutex<VecDeque<String>>,
+    ring: Mutex<Ring>,
+    held: Mutex<Held>,
     pub slab: Mutex<Slab>,
     /// Pinned memory that only work of the stream touches.
     pub pinned: Mutex<Slab>,
@@ -46,7 +56,8 @@ impl Core {
             shared: shared.clone(),
             handle: handle as usize,
             error: Arc::default(),
-            launched: Mutex::default(),
+            ring: Mutex::default(),
+            held: Mutex::default(),
             slab: Mutex::new(Slab::device()),
             pinned: Mutex::new(Slab::pinned()),
             staging: Mutex::default(),
@@ -73,17 +84,18 @@ impl Core {
         if status == acl::code::OK {
             return Ok(());
         }
-        let e = self.shared.error(call, status, &lock(&self.launched));
+        let e = self.shared.error(call, status, &lock(&self.ring));
         Err(lock(&self.error).get_or_insert(e).clone())
     }
 
     /// Notes an operator for error messages.
     pub fn note(&self, what: String) {
-        let mut launched = lock(&self.launched);
-        if launched.len() == RING {
-            launched.pop_front();
+        let mut ring = lock(&self.ring);
+        if ring.last.len() == RING {
+            ring.last.pop_front();
         }
-        launched.push_back(what);
+        ring.last.push_back(what);
+        ring.since += 1;
     }
 
     pub fn synchronize(&self) -> Result<()> {
@@ -91,6 +103,8 @@ impl Core {
         // SAFETY: the stream lives as long as this.
         let status = unsafe { (self.shared.cann.acl.aclrtSynchronizeStream)(self.handle()) };
         self.check("aclrtSynchronizeStream", status)?;
+        *lock(&self.held) = Held::default();
+        lock(&self.ring).since = 0;
         // a host job's error came through no call of the runtime
         self.begin()
     }
@@ -103,7 +117,7 @@ impl Core {
         let mut handle = std::ptr::null_mut();
         // SAFETY: an out-parameter; a context is current.
         self.check("aclrtCreateEventExWithFlag", unsafe { (acl.aclrtCreateEventExWithFlag)(&mut handle, flags) })?;
-        let event = AscendEvent { shared: self.shared.clone(), handle: handle as usize };
+        let event = AscendEvent(Arc::new(Handle { shared: self.shared.clone(), at: handle as usize }));
         // SAFETY: both were made in this context and live.
         self.check("aclrtRecordEvent", unsafe { (acl.aclrtRecordEvent)(handle, self.handle()) })?;
         Ok(event)
@@ -114,10 +128,28 @@ impl Core {
         if self.shared.omits(Omit::EventWait) {
             return Ok(());
         }
-        let handle = e.handle as acl::aclrtEvent;
         // SAFETY: both live.
-        let status = unsafe { (self.shared.cann.acl.aclrtStreamWaitEvent)(self.handle(), handle) };
-        self.check("aclrtStreamWaitEvent", status)
+        let status = unsafe { (self.shared.cann.acl.aclrtStreamWaitEvent)(self.handle(), e.handle()) };
+        self.check("aclrtStreamWaitEvent", status)?;
+        self.hold(e)
+    }
+
+    /// Keeps an event until this stream has passed its wait.
+    fn hold(&self, e: &AscendEvent) -> Result<()> {
+        if self.shared.omits(Omit::EventHold) {
+            return Ok(());
+        }
+        let mut held = lock(&self.held);
+        held.open.push(e.clone());
+        if held.open.len() >= HELD {
+            let passed = self.record()?;
+            let events = std::mem::take(&mut held.open);
+            held.closed.push_back((passed, events));
+        }
+        while held.closed.front().is_some_and(|(passed, _)| passed.is_done()) {
+            held.closed.pop_front();
+        }
+        Ok(())
     }
 }
 
@@ -219,27 +251,48 @@ unsafe extern "C" fn run(args: *mut c_void) {
     }
 }
 
-/// A mark in a stream.
-pub struct AscendEvent {
+/// Events that a stream waits for, kept until it has passed: the runtime forbids to destroy them before.
+#[derive(Default)]
+pub struct Held {
+    open: Vec<AscendEvent>,
+    /// Events, and a mark of this stream after its waits for them.
+    closed: VecDeque<(AscendEvent, Vec<AscendEvent>)>,
+}
+
+/// Events after whose waits a mark is made.
+const HELD: usize = 64;
+
+struct Handle {
     shared: Arc<Shared>,
-    handle: usize,
+    at: usize,
+}
+
+/// A mark in a stream.
+#[derive(Clone)]
+pub struct AscendEvent(Arc<Handle>);
+
+impl AscendEvent {
+    fn handle(&self) -> acl::aclrtEvent {
+        self.0.at as acl::aclrtEvent
+    }
 }
 
 impl EventImpl for AscendEvent {
     fn is_done(&self) -> bool {
         let mut status = acl::ACL_EVENT_RECORDED_STATUS_NOT_READY;
         // an error here is one of the device, which the stream reports; nobody should wait for it any longer
-        let failed = self.shared.enter().is_err()
+        let shared = &self.0.shared;
+        let failed = shared.enter().is_err()
             // SAFETY: the event lives; an out-parameter.
-            || unsafe { (self.shared.cann.acl.aclrtQueryEventStatus)(self.handle as acl::aclrtEvent, &mut status) } != 0;
+            || unsafe { (shared.cann.acl.aclrtQueryEventStatus)(self.handle(), &mut status) } != 0;
         failed || status == acl::ACL_EVENT_RECORDED_STATUS_COMPLETE
     }
 }
 
-impl Drop for AscendEvent {
+impl Drop for Handle {
     fn drop(&mut self) {
         let _ = self.shared.enter();
-        // SAFETY: the event is ours, and this is its last use; waits that are queued have taken what they need.
-        unsafe { (self.shared.cann.acl.aclrtDestroyEvent)(self.handle as acl::aclrtEvent) };
+        // SAFETY: the event is ours, and this is its last use: streams that wait for it hold it until they have passed.
+        unsafe { (self.shared.cann.acl.aclrtDestroyEvent)(self.at as acl::aclrtEvent) };
     }
 }

@@ -19,7 +19,8 @@ fn missing(c: &Case) -> bool {
 fn half(odd: bool) {
     let ordinal = usize::from(odd);
     let home = common::home(&format!("conformance-{ordinal}"));
-    let device: Arc<dyn Device> = Arc::new(common::open(&home, ordinal, None));
+    let opened = Arc::new(common::open(&home, ordinal, None));
+    let device: Arc<dyn Device> = opened.clone();
     let control = common::control();
     let mut cases = suite();
     cases.retain(|c| !missing(c));
@@ -32,7 +33,14 @@ fn half(odd: bool) {
     println!("{report}");
     report.assert_passed();
     assert!(report.ops.len() >= 25, "{:?}", report.ops.keys());
-    drop(device);
+    // what ran is what the report at start says
+    let said = device.describe();
+    for (op, operator) in opened.used() {
+        let part = operator.strip_prefix("aclnn").unwrap_or(operator);
+        let line = said.iter().find_map(|l| l.strip_prefix(&format!("npu:{ordinal}: {op} = ")));
+        assert!(line.is_some_and(|l| l.split(", ").any(|p| p == part)), "{op} used {operator}: {said:?}");
+    }
+    drop((device, opened));
     assert_eq!(control.report(ordinal as u32), "");
     assert_eq!(control.memory(ordinal as u32), 0, "memory was not given back");
     common::remove(&home);

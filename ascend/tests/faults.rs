@@ -48,6 +48,44 @@ fn a_kernel_that_fails_is_told_with_what_was_launched() {
 }
 
 #[test]
+fn with_waiting_after_every_operator_the_one_that_failed_is_the_last() {
+    let home = common::home("blocking");
+    let cann = Arc::new(ferrotron_ascend::Cann::load(&ferrotron_ascend::Environment::only(&home)).unwrap());
+    let control = common::control();
+    // 100 launches, the 50th fails
+    let run = |ordinal: usize, blocking: bool| {
+        let options = ferrotron_ascend::Options { blocking, ..Default::default() };
+        let device = ferrotron_ascend::AscendDevice::open_with(cann.clone(), ordinal, options).unwrap();
+        let device: Arc<dyn Device> = Arc::new(device);
+        let s = device.stream(StreamRole::Compute).unwrap();
+        let pool = Pool::new(device.clone(), s.clone(), 8 << 20, true).unwrap();
+        let mut y = pool.alloc(DType::F32, [8]).unwrap();
+        control.faults(ordinal as u32, "task:aclnnInplaceFillScalar#50=507015");
+        let failed = (0..100).find_map(|i| device.ops().fill(&s, i as f32, &mut y).err());
+        let e = failed.or_else(|| s.synchronize().err()).unwrap().to_string();
+        (e.lines().count(), e.contains("ASCEND_LAUNCH_BLOCKING=1"), e)
+    };
+    let (lines, hinted, e) = run(6, false);
+    assert!(hinted && e.contains("launches since this stream was last known to be idle") && lines > 20, "{e}");
+    let (_, hinted, e) = run(7, true);
+    assert!(!hinted && e.ends_with("aclnnInplaceFillScalar in fill([8]:0)"), "{e}");
+    common::remove(&home);
+}
+
+#[test]
+fn determinism_is_asked_for_on_the_context_of_the_device() {
+    let home = common::home("determinism");
+    let cann = Arc::new(ferrotron_ascend::Cann::load(&ferrotron_ascend::Environment::only(&home)).unwrap());
+    // SAFETY: two numbers.
+    let option = |d| unsafe { (common::control().ferrotronMockOption)(d, 0) };
+    let options = ferrotron_ascend::Options { deterministic: true, ..Default::default() };
+    let device = ferrotron_ascend::AscendDevice::open_with(cann, 1, options).unwrap();
+    assert_eq!((device.deterministic(), option(1), option(0)), (true, 1, -1));
+    assert!(device.describe().iter().any(|l| l.contains("deterministic operators on")));
+    common::remove(&home);
+}
+
+#[test]
 fn out_of_memory_is_told_as_such() {
     let home = common::home("memory");
     let Rig { device, s, .. } = rig(&home, 3);

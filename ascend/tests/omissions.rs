@@ -6,11 +6,12 @@ mod common;
 use std::sync::Arc;
 
 use ferrotron_ascend::{AscendDevice, Omit};
-use ferrotron_device::ops::Gemm;
+use ferrotron_conformance::reference::dropout as reference;
+use ferrotron_device::ops::{AttentionArgs, AttentionDims, DropSite, Gemm};
 use ferrotron_device::pool::persistent;
-use ferrotron_device::{DType, Device, Error, Ops, Pool, Result, StreamRole, host};
+use ferrotron_device::{DType, Device, Error, Ops, Pool, Result, Stream, StreamRole, host};
 
-const ALL: [Omit; 12] = [
+const ALL: [Omit; 15] = [
     Omit::Context,
     Omit::EventWait,
     Omit::EventFlag,
@@ -23,6 +24,9 @@ const ALL: [Omit; 12] = [
     Omit::WaitBeforeFree,
     Omit::DestroyExecutor,
     Omit::CopyAlignment,
+    Omit::EventHold,
+    Omit::MaskOrder,
+    Omit::Hide,
 ];
 
 /// Uploads on one stream, kernels on another, downloads on the first, as training does; then what is freed while it is
@@ -59,6 +63,8 @@ fn workload(device: Arc<AscendDevice>, control: &common::Control) -> Result<bool
     compute.wait(&copy.record());
     (a, b) = (b, a);
 
+    right &= masks(&device, &compute, &pool)?;
+
     // memory that goes while work on it is queued
     let mut x = persistent(&*device, &compute, "a test", DType::F32, 1000)?;
     ops.fill(&compute, 1.0, &mut x)?;
@@ -82,6 +88,42 @@ fn workload(device: Arc<AscendDevice>, control: &common::Control) -> Result<bool
     let refused = device.copy_aligned(&compute, odd.ptr(), y.ptr(), 64);
     right &= matches!(refused, Err(Error::Mismatch { .. }));
     compute.synchronize()?;
+    Ok(right)
+}
+
+/// Dropout, whose mask the host draws in stream order, and causal attention, whose first row sees one key.
+fn masks(device: &AscendDevice, s: &Stream, pool: &Arc<Pool>) -> Result<bool> {
+    let (t, c) = (9, 33);
+    let site = DropSite { p: 0.4, key: 77 };
+    let ids: Vec<i32> = (0..t as i32).collect();
+    let (mut sample, mut x) = (pool.alloc(DType::I32, [t])?, pool.alloc(DType::F32, [t, c])?);
+    host::write_i32(device, s, &ids, &mut sample)?;
+    let values: Vec<f32> = (0..t * c).map(|i| 1.0 + i as f32).collect();
+    host::write_f32(device, s, &values, &mut x)?;
+    let mut y = pool.alloc(DType::F32, [t, c])?;
+    device.ops().dropout(s, site, 5, &sample, &sample, &x, None, &mut y)?;
+    let got = host::read_f32(device, s, &y)?;
+    let values: Vec<f64> = values.into_iter().map(f64::from).collect();
+    let want = reference::dropout(site, 5, &ids, &ids, &values, None);
+    let mut right = got.iter().zip(&want).all(|(got, want)| (f64::from(*got) - want).abs() <= 1e-4);
+
+    let mut cu = pool.alloc(DType::I32, [2])?;
+    host::write_i32(device, s, &[0, t as i32], &mut cu)?;
+    let dims = AttentionDims {
+        heads: 1,
+        groups: 1,
+        head_dim: c,
+        causal: true,
+        window: None,
+        scale: 0.1,
+        max_len: t,
+        first_head: 0,
+    };
+    let a = AttentionArgs { dims, q: &x, k: &x, v: &x, cu_q: &cu, cu_k: &cu, host_cu: None, drop: None };
+    let mut lse = pool.alloc(DType::F32, [1, t])?;
+    device.ops().attention(s, a, &mut y, &mut lse)?;
+    let got = host::read_f32(device, s, &y)?;
+    right &= (0..c).all(|i| got[i] == 1.0 + i as f32);
     Ok(right)
 }
 

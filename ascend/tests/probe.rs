@@ -10,7 +10,10 @@ use ferrotron_device::Backend;
 #[test]
 fn without_cann_the_error_lists_places_and_comes_at_once() {
     let start = Instant::now();
-    let backend = AscendBackend { environment: Environment { system: true, ..Environment::only("/nowhere/cann") } };
+    let backend = AscendBackend {
+        environment: Environment { system: true, ..Environment::only("/nowhere/cann") },
+        ..AscendBackend::default()
+    };
     let e = backend.probe().expect_err("there is no CANN");
     assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
     assert_eq!((e.backend, e.reason.as_str()), ("npu", "cannot load libascendcl.so or libacl_rt.so"));
@@ -27,7 +30,9 @@ fn a_library_that_is_another_names_every_missing_symbol() {
     let libm = ["/lib/x86_64-linux-gnu/libm.so.6", "/lib/aarch64-linux-gnu/libm.so.6", "/lib64/libm.so.6"];
     let libm = libm.iter().find(|p| std::path::Path::new(p).exists()).expect("every Linux has libm");
     std::os::unix::fs::symlink(libm, home.join("lib64/libascendcl.so")).unwrap();
-    let e = AscendBackend { environment: Environment::only(&home) }.probe().expect_err("libm is not AscendCL");
+    let e = AscendBackend { environment: Environment::only(&home), ..AscendBackend::default() }
+        .probe()
+        .expect_err("libm is not AscendCL");
     std::fs::remove_dir_all(&home).unwrap();
     let missing = e.reason.lines().filter(|l| l.contains("  no acl")).count();
     assert_eq!(missing, ferrotron_acl_sys::Acl::REQUIRED.len(), "{e}");
@@ -37,7 +42,7 @@ fn a_library_that_is_another_names_every_missing_symbol() {
 #[test]
 fn with_cann_the_devices_are_listed() {
     let home = common::home("probe");
-    let backend = AscendBackend { environment: Environment::only(&home) };
+    let backend = AscendBackend { environment: Environment::only(&home), ..AscendBackend::default() };
     let devices = backend.probe().unwrap();
     assert_eq!((devices.len(), devices[3].name.as_str()), (8, "npu:3"));
     assert_eq!(devices[0].model, "Ascend910B3 (CANN 8.5.0)");

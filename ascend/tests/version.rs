@@ -11,7 +11,7 @@ use ferrotron_device::Backend;
 fn known_releases_open_and_others_are_named() {
     let home = common::home("version");
     let control = common::control();
-    let backend = AscendBackend { environment: Environment::only(&home) };
+    let backend = AscendBackend { environment: Environment::only(&home), ..AscendBackend::default() };
     let probe = |version: &str| {
         let text = CString::new(version).unwrap();
         // SAFETY: a C string.

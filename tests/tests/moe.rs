@@ -22,6 +22,7 @@ use ferrotron_schedule::Kind::{Interleaved, ZbH1};
 use ferrotron_schedule::{Layout, Mesh};
 use ferrotron_tests::ranks::{Ranks, check, train};
 use ferrotron_tests::{on_ranks, plain_batch, relative_error, resolved, rig, trainer};
+use ferrotron_train::dry::one_step;
 use ferrotron_train::step::Leave;
 
 const STEPS: usize = 20;
@@ -407,11 +408,14 @@ fn a_checkpoint_loads_under_another_division_of_experts() {
     // An even load gives 1, and a router that has just begun is not far from it.
     assert!(whole.iter().all(|l| (0.9..1.5).contains(&l[1]) && l[2] > 0.0), "{whole:?}");
     let sharded = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 500";
+    let zero3 = "--expert-model-parallel-size 2 --zero-stage 3";
     let two = format!("--expert-model-parallel-size 2 {sharded}");
     let four = format!("--expert-model-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel {sharded}");
     let dir = root.join("saved");
     close("two ranks", &run(&two, 2, &dir, false, true, 2), &whole[..2]);
-    for (layout, ranks) in [("", 1), (&two, 2), (&four, 4), ("--expert-model-parallel-size 4", 4)] {
+    for (layout, ranks) in
+        [("", 1), (&two, 2), (&four, 4), ("--expert-model-parallel-size 4", 4), (zero3, 2), (zero3, 4)]
+    {
         close(layout, &run(layout, ranks, &dir, true, false, 2), &whole[2..]);
     }
     std::fs::remove_dir_all(&root).unwrap();
@@ -444,6 +448,11 @@ fn dry_ranks_fit_together() {
         .collect();
     cross_check(&traces).unwrap();
     // Rows go there and back, forward and backward, for each layer and micro-batch.
-    let volume = traces[0].volumes[&("ep/layers".to_string(), "all_to_all_v")];
+    let volume = traces[0].volumes()[&("ep/layers".to_string(), "all_to_all_v")];
     assert_eq!(volume.calls, 4 * 2 * 2);
+    // One rank stands for all that do the same, with rows that do not divide too.
+    for flags in ["", "--seq-length 7 --micro-batch-size 1"] {
+        let line = resolved(&format!("{MODEL} {layout} {flags}").replace("--sequence-parallel", ""), 4);
+        assert_eq!(one_step(&line).unwrap().crossed.ranks, 4);
+    }
 }

@@ -50,6 +50,15 @@ pub extern "C" fn ferrotronMockMemory(device: u32) -> u64 {
     world().devices.get(device as usize).map_or(0, |e| e.heap().usage().0 as u64)
 }
 
+/// An option of a device's own context, or -1 when nobody set it.
+#[unsafe(no_mangle)]
+pub extern "C" fn ferrotronMockOption(device: u32, option: i32) -> i64 {
+    let w = world();
+    let Ok(device) = w.device(device as i32) else { return -1 };
+    let context = w.primary(device);
+    lock(&w.options).get(&(context, option)).copied().unwrap_or(-1)
+}
+
 /// How long ranks of communicators made from now on wait for each other, in milliseconds.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferrotronMockHcclPatience(ms: u64) {
@@ -69,5 +78,6 @@ pub unsafe extern "C" fn ferrotronMockVersion(version: *const c_char) {
 }
 
 pub(crate) fn version() -> CString {
-    lock(&VERSION).clone().unwrap_or_else(|| c"8.5.0".to_owned())
+    let asked = || CString::new(std::env::var("FERROTRON_MOCK_CANN").ok()?).ok().filter(|v| v.count_bytes() < 128);
+    lock(&VERSION).clone().or_else(asked).unwrap_or_else(|| c"8.5.0".to_owned())
 }

@@ -7,7 +7,8 @@
 //! filled with NaN before and after). Operators are computed by the f64 reference of `ferrotron-conformance`.
 //!
 //! `FERROTRON_MOCK_SEED` seeds the delays, `FERROTRON_MOCK_FAULTS=device:site#n=code` makes faults, `FERROTRON_MOCK_LOUD`
-//! tells of every broken rule on standard error: for programs that a test starts. Functions that a test calls beside the vendor's stand in [`control`].
+//! tells of every broken rule on standard error, `FERROTRON_MOCK_CANN` and `FERROTRON_MOCK_SOC` are what it calls itself: for
+//! programs that a test starts. Functions that a test calls beside the vendor's stand in [`control`].
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 pub mod control;
@@ -15,6 +16,7 @@ mod hccl;
 mod nn;
 mod ops;
 mod plan;
+pub mod profile;
 mod rt;
 mod tensor;
 mod world;

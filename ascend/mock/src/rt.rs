@@ -55,7 +55,7 @@ pub extern "C" fn aclGetRecentErrMsg() -> *const c_char {
 /// The chip that the mock plays.
 #[unsafe(no_mangle)]
 pub extern "C" fn aclrtGetSocName() -> *const c_char {
-    c"Ascend910B3".as_ptr()
+    world().chip_name.as_ptr()
 }
 
 calls! {
@@ -77,6 +77,21 @@ calls! {
         // SAFETY: the interface asks for a buffer of 128 bytes; versions are shorter.
         unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), version, text.count_bytes() + 1) };
         Ok(())
+    }
+    fn aclsysGetCANNVersion(_name: i32, version: *mut acl::aclCANNPackageVersion) |_w| {
+        let text = crate::control::version();
+        let mut parts = [0; 128];
+        for (to, from) in parts.iter_mut().zip(text.to_bytes()) {
+            *to = *from as c_char;
+        }
+        let empty = [0; 64];
+        let (major, minor, release, patch) = (empty, empty, empty, empty);
+        let version_is = acl::aclCANNPackageVersion {
+            version: parts, majorVersion: major, minorVersion: minor, releaseVersion: release, patchVersion: patch,
+            reserved: [0; 128],
+        };
+        // SAFETY: out-parameter.
+        unsafe { put(version, version_is) }
     }
     fn aclrtGetVersion(major: *mut i32, minor: *mut i32, patch: *mut i32) |_w| {
         // SAFETY: out-parameters.
@@ -127,6 +142,15 @@ calls! {
         if !(0..=3).contains(&option) || !(0..=3).contains(&value) {
             return refuse(PARAM_INVALID, format!("EE1001: option {option} = {value}"));
         }
+        Ok(())
+    }
+
+    fn aclrtCtxSetSysParamOpt(option: acl::aclSysParamOpt, value: i64) |w| {
+        let (context, _) = w.current()?;
+        if !(0..=3).contains(&option) || !(0..=3).contains(&value) {
+            return refuse(PARAM_INVALID, format!("EE1001: option {option} = {value}"));
+        }
+        lock(&w.options).insert((context, option), value);
         Ok(())
     }
 
@@ -182,14 +206,19 @@ calls! {
         if flag == 0 || flag & !(0x7f) != 0 {
             return refuse(PARAM_INVALID, format!("EE1001: event flags {flag:#x}"));
         }
-        let made = w.add(Object::Event { flags: flag, mark: None });
+        let made = w.add(Object::Event { flags: flag, mark: None, waits: vec![] });
         // SAFETY: out-parameter.
         unsafe { put(event, made as *mut c_void) }
     }
     fn aclrtDestroyEvent(event: acl::aclrtEvent) |w| {
         w.current()?;
         match w.remove(event as usize)? {
-            Object::Event { .. } => Ok(()),
+            Object::Event { waits, .. } => {
+                if waits.iter().any(|(device, wait)| !w.devices[*device].host_knows(*wait)) {
+                    w.engine()?.broke("an event is destroyed, and the host does not know that streams have passed their waits");
+                }
+                Ok(())
+            }
             _ => refuse(INVALID_HANDLE, "EE1001: not an event"),
         }
     }
@@ -208,7 +237,14 @@ calls! {
             Object::Event { flags, .. } if flags & acl::ACL_EVENT_SYNC == 0 => {
                 refuse(PARAM_INVALID, "EE1001: a stream may wait only for events with flag ACL_EVENT_SYNC")
             }
-            Object::Event { mark: Some(mark), .. } => ended(engine.wait(id, &mark)),
+            Object::Event { mark: Some(mark), .. } => {
+                let wait = ended(engine.wait_noted(id, &mark))?;
+                let (_, device) = w.current()?;
+                if let Some(Object::Event { waits, .. }) = lock(&w.objects).get_mut(&(event as usize)) {
+                    waits.push((device, wait));
+                }
+                Ok(())
+            }
             Object::Event { mark: None, .. } => {
                 engine.broke("a stream waits for an event that was never recorded: no wait at all");
                 Ok(())
@@ -238,7 +274,7 @@ calls! {
     fn aclrtEventElapsedTime(ms: *mut f32, start: acl::aclrtEvent, end: acl::aclrtEvent) |w| {
         let engine = w.engine()?;
         match (w.get(start as usize)?, w.get(end as usize)?) {
-            (Object::Event { flags: f, mark: Some(a) }, Object::Event { flags: g, mark: Some(b) }) => {
+            (Object::Event { flags: f, mark: Some(a), .. }, Object::Event { flags: g, mark: Some(b), .. }) => {
                 if f & g & acl::ACL_EVENT_TIME_LINE == 0 {
                     return refuse(107006, "EE1001: only events with flag ACL_EVENT_TIME_LINE have a time");
                 }

@@ -4,7 +4,7 @@ use ferrotron_acl_sys as acl;
 use ferrotron_mock::Access;
 use half::{bf16, f16};
 
-use crate::world::{Answer, refuse};
+use crate::world::{Answer, refuse, world};
 
 /// A tensor's description.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +45,9 @@ impl Tensor {
     ) -> Answer<Tensor> {
         let wrong = |what: String| refuse(acl::code::NN_INVALID, format!("EZ1001: {what}"));
         let Some(bytes) = size(dtype) else { return wrong(format!("dtype {dtype} is not one the mock has")) };
+        if dtype == acl::ACL_BF16 && !world().chip.bf16 {
+            return wrong("this chip has no bf16".into());
+        }
         let whole = |v: &[i64]| v.iter().map(|&d| usize::try_from(d).ok()).collect::<Option<Vec<usize>>>();
         let (Some(dims), Some(strides), Some(storage)) = (whole(dims), whole(strides), whole(storage)) else {
             return wrong(format!("negative dims or strides: {dims:?}, {strides:?}, {storage:?}"));

@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ferrotron_acl_sys::code;
+use ferrotron_mock::clock::Epoch;
 use ferrotron_mock::{Engine, Mark, Options, StreamId};
 
 use crate::plan::Plan;
+use crate::profile::{CHIPS, Chip};
 use crate::tensor::Tensor;
 
 /// Devices of the mock.
@@ -22,7 +24,7 @@ const MEMORY: usize = 4 << 30;
 pub enum Object {
     Context { device: usize },
     Stream { context: usize, device: usize, id: StreamId },
-    Event { flags: u32, mark: Option<Mark> },
+    Event { flags: u32, mark: Option<Mark>, waits: Vec<(usize, Epoch)> },
     Physical { device: usize, bytes: usize },
     Tensor(Arc<Tensor>),
     Scalar(f64),
@@ -37,6 +39,11 @@ pub struct World {
     pub objects: Mutex<HashMap<usize, Object>>,
     /// Planned calls: by handle, with the device they were planned on.
     pub executors: Mutex<HashMap<usize, (usize, Plan)>>,
+    /// Options by context.
+    pub options: Mutex<HashMap<(usize, i32), i64>>,
+    /// The chip that the mock plays.
+    pub chip: Chip,
+    pub chip_name: CString,
     /// Pinned host blocks by address.
     pub pinned: Mutex<HashMap<usize, usize>>,
     /// Tell of every broken rule on standard error at once: for programs that a test starts.
@@ -84,6 +91,14 @@ pub fn world() -> &'static World {
         let seed = std::env::var("FERROTRON_MOCK_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
         let device = |d| Engine::new(Options { seed: seed + d as u64, memory: MEMORY, late: true, bad_access: 507053 });
         let devices: Vec<Engine> = (0..DEVICES).map(device).collect();
+        let wanted = std::env::var("FERROTRON_MOCK_SOC").unwrap_or_else(|_| "Ascend910B3".into());
+        let chip = CHIPS.into_iter().find(|c| c.name == wanted).unwrap_or_else(|| {
+            eprintln!(
+                "mock: FERROTRON_MOCK_SOC={wanted} is not a chip that the mock plays; it plays {}",
+                CHIPS[2].name
+            );
+            CHIPS[2]
+        });
         // `device:rules`, joined by `|`
         let faults = std::env::var("FERROTRON_MOCK_FAULTS").unwrap_or_default();
         for (device, rules) in faults.split('|').filter_map(|f| f.split_once(':')) {
@@ -98,6 +113,9 @@ pub fn world() -> &'static World {
             initialised: AtomicBool::new(false),
             objects: Mutex::default(),
             executors: Mutex::default(),
+            options: Mutex::default(),
+            chip,
+            chip_name: CString::new(chip.name).unwrap_or_default(),
             pinned: Mutex::default(),
             next: AtomicUsize::new(1),
             primary: Mutex::new([None; DEVICES]),

@@ -12,6 +12,7 @@ use super::sequences::{Sequence, sequences};
 use crate::device::AscendOps;
 use crate::keep::{Ids, Probabilities};
 use crate::launch::Launch;
+use crate::shared::Omit;
 use crate::view::View;
 
 /// Elements of a part's scores: a bound for scratch.
@@ -114,7 +115,7 @@ impl<'a> Call<'a> {
     fn hide(&self, l: &mut Launch<'_>, s: &Sequence, part: &Part, scores: &View) -> Result<()> {
         let dims = &self.a.dims;
         let (first, last) = (s.keys(dims, part.rows.start), s.keys(dims, part.rows.end - 1));
-        if first == last {
+        if first == last || l.core().shared.omits(Omit::Hide) {
             return Ok(());
         }
         // key minus position of the query, of which at most 0 are seen and, in a window w, those above -w

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ferrotron_ascend::{AscendDevice, Cann, Environment, Omit};
+use ferrotron_ascend_mock::profile::{Release, hide};
 use ferrotron_dynlib::Library;
 
 ferrotron_dynlib::table! {
@@ -22,6 +23,8 @@ ferrotron_dynlib::table! {
             fn ferrotronMockMemory(device: u32) -> u64;
             /// The version it says it is.
             fn ferrotronMockVersion(version: *const c_char);
+            /// An option of a device's own context.
+            fn ferrotronMockOption(device: u32, option: i32) -> i64;
             /// How long ranks wait for each other.
             fn ferrotronMockHcclPatience(ms: u64);
         }
@@ -45,6 +48,29 @@ pub fn home(name: &str) -> PathBuf {
         std::os::unix::fs::symlink(library(), lib.join(name)).unwrap();
     }
     home
+}
+
+/// A folder with a release of CANN: its libraries, without the functions that it has not. Apart from the mock of
+/// [`home`]: another copy, with devices of its own.
+pub fn install(name: &str, release: &Release) -> PathBuf {
+    let home = std::env::temp_dir().join(format!("ferrotron-cann-{name}-{}", std::process::id()));
+    let lib = home.join("lib64");
+    std::fs::create_dir_all(&lib).unwrap();
+    let mut bytes = std::fs::read(library()).unwrap();
+    assert_eq!(hide(&mut bytes, release.absent), release.absent.len(), "names that are not in the library");
+    let (first, others) = release.libraries.split_first().unwrap();
+    std::fs::write(lib.join(first), bytes).unwrap();
+    // links to one file are one library
+    for other in others {
+        std::os::unix::fs::symlink(first, lib.join(other)).unwrap();
+    }
+    home
+}
+
+/// Control of an installation of [`install`].
+pub fn control_of(home: &Path) -> Control {
+    let library = Library::open(home.join("lib64/libascendcl.so").as_os_str()).unwrap();
+    Control::load(&[Arc::new(library)]).unwrap()
 }
 
 pub fn remove(home: &Path) {

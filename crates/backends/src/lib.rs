@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use ferrotron_ascend::{AscendBackend, Environment};
+use ferrotron_ascend::AscendBackend;
+pub use ferrotron_ascend::explain;
 use ferrotron_cpu::CpuBackend;
 pub use ferrotron_cpu::CpuConfig;
 use ferrotron_device::{Backend, Device, DeviceInfo, Error, ProbeError};
@@ -41,12 +42,21 @@ impl Backend for Absent {
     }
 }
 
+/// How devices are opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeviceOptions {
+    /// Threads of the CPU.
+    pub cpu: CpuConfig,
+    /// Sums in a fixed order, on devices that are faster without. The CPU's always are.
+    pub deterministic: bool,
+}
+
 /// All backends, in the order of [`NAMES`].
-pub fn all(cpu: CpuConfig) -> Vec<Box<dyn Backend>> {
+pub fn all(o: &DeviceOptions) -> Vec<Box<dyn Backend>> {
     vec![
-        Box::new(AscendBackend { environment: Environment::from_variables(|name| std::env::var_os(name)) }),
+        Box::new(AscendBackend::from_variables(|name| std::env::var_os(name), o.deterministic)),
         Box::new(Absent { name: "cuda", vendor: "CUDA" }),
-        Box::new(CpuBackend { config: cpu }),
+        Box::new(CpuBackend { config: o.cpu }),
     ]
 }
 
@@ -85,8 +95,8 @@ impl Choice {
 
 /// The backend of that name, or with `auto` the first that has a device. An asked-for backend without a device is an
 /// error: nothing ever falls back silently.
-pub fn select(name: &str, cpu: CpuConfig) -> Result<Choice, ProbeError> {
-    choose(name, all(cpu))
+pub fn select(name: &str, o: &DeviceOptions) -> Result<Choice, ProbeError> {
+    choose(name, all(o))
 }
 
 fn choose(name: &str, backends: Vec<Box<dyn Backend>>) -> Result<Choice, ProbeError> {
@@ -129,11 +139,14 @@ fn unknown(reason: &str) -> ProbeError {
 
 #[cfg(test)]
 mod tests {
+    use ferrotron_ascend::Environment;
+
     use super::*;
 
     fn without_cann() -> Vec<Box<dyn Backend>> {
-        let mut backends = all(CpuConfig::default());
-        backends[0] = Box::new(AscendBackend { environment: Environment::only("/nowhere/cann") });
+        let mut backends = all(&DeviceOptions::default());
+        backends[0] =
+            Box::new(AscendBackend { environment: Environment::only("/nowhere/cann"), ..AscendBackend::default() });
         backends
     }
 

@@ -1,11 +1,11 @@
 //! `ferrotron doctor`: which devices are here, and why the others are not.
 
-use ferrotron_backends::{CpuConfig, all};
+use ferrotron_backends::{DeviceOptions, all};
 
 /// Prints the report; gives the exit code.
 pub fn run() -> u8 {
     let mut found = false;
-    for backend in all(CpuConfig::default()) {
+    for backend in all(&DeviceOptions::default()) {
         match backend.probe() {
             Ok(devices) => {
                 for d in devices {

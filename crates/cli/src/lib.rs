@@ -8,6 +8,7 @@ pub mod corpus;
 pub mod curve;
 pub mod data_tools;
 pub mod doctor;
+pub mod explain;
 pub mod generate;
 pub mod inspect;
 pub mod preprocess;

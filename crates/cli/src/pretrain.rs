@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ferrotron_backends::CpuConfig;
+use ferrotron_backends::DeviceOptions;
 use ferrotron_checkpoint::Checkpoint;
 use ferrotron_comm::env::{Launcher, RankEnv};
 use ferrotron_config::env::suspicious;
@@ -14,7 +14,7 @@ use ferrotron_config::{
 };
 use ferrotron_telemetry::Timestamp;
 use ferrotron_telemetry::lines::{self, Event};
-use ferrotron_train::lr_table;
+use ferrotron_train::{dry, lr_table};
 
 /// Program name in messages.
 const PROGRAM: &str = "pretrain_gpt";
@@ -31,11 +31,17 @@ pub fn run(argv: &[String], variable: impl Fn(&str) -> Option<String>) -> u8 {
     }
     let (mut env, env_faults) = Environment::from_vars(&variable);
     parsed.violations.extend(env_faults);
+    // Nobody else is there to have a rank: a dry run speaks for all ranks of a world.
+    let dry_run = parsed.args.flag("dry_run");
+    let told = dry_run && variable("WORLD_SIZE").is_some() && variable("RANK").is_none();
+    let told = told.then_some(env.world_size);
+    let variable = |name: &str| if told.is_some() && name == "WORLD_SIZE" { None } else { variable(name) };
     let place = match RankEnv::read(&variable) {
         Ok(place) => place,
         Err(e) => return crate::fail(PROGRAM, e),
     };
     (env.world_size, env.rank, env.local_rank) = (place.world, place.rank, place.local_rank);
+    env.world_size = told.unwrap_or(env.world_size);
     let threads = parsed.args.int("thread_ranks").and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
     if place.launcher == Launcher::None && threads > 0 {
         env.world_size = threads;
@@ -45,7 +51,6 @@ pub fn run(argv: &[String], variable: impl Fn(&str) -> Option<String>) -> u8 {
     {
         return crate::fail(PROGRAM, e);
     }
-    let dry_run = parsed.args.flag("dry_run");
     let print_config = parsed.args.text("print_config").map(str::to_string);
     if place.launcher == Launcher::None
         && threads == 0
@@ -117,12 +122,24 @@ fn nobody_launched(n: usize, launcher: &LauncherWords) -> String {
     )
 }
 
-/// `--dry-run`: what would be trained, with which values, from where.
+/// `--dry-run`: what would be trained, with which values, from where; and one step of all ranks on the dry device.
 fn forecast(resolved: &Resolved) -> u8 {
     print!("{}", notices_text(&resolved.notices));
     print!("{}", print_text(&resolved.args));
     match lr_table(&resolved.config) {
         Ok(table) => print!("{table}"),
+        Err(e) => return crate::fail(PROGRAM, e),
+    }
+    match dry::one_step(resolved) {
+        Ok(report) => println!("\n{report}"),
+        // A tokenizer that is not on this machine makes no command line wrong.
+        Err(e @ ferrotron_train::Error::Tokenizer(_)) => {
+            println!("\nno step on the dry device without a tokenizer, or --vocab-size: {e}");
+            match dry::bubble(&resolved.config) {
+                Ok(bubble) => bubble.iter().for_each(|b| println!("{b}")),
+                Err(e) => return crate::fail(PROGRAM, e),
+            }
+        }
         Err(e) => return crate::fail(PROGRAM, e),
     }
     println!("{PROGRAM}: the command line is valid and can be trained");
@@ -135,7 +152,7 @@ fn device_kind(asked: DeviceKind) -> (DeviceKind, Vec<String>) {
     if asked != DeviceKind::Auto {
         return (asked, vec![]);
     }
-    let Ok(choice) = ferrotron_backends::select("auto", CpuConfig::default()) else { return (asked, vec![]) };
+    let Ok(choice) = ferrotron_backends::select("auto", &DeviceOptions::default()) else { return (asked, vec![]) };
     let kind = match choice.name() {
         "npu" => DeviceKind::Npu,
         "cuda" => DeviceKind::Cuda,

@@ -75,6 +75,44 @@ fn a_llama_trains_to_the_losses_of_the_cpu_and_resumes_to_its_own() {
 }
 
 #[test]
+fn the_log_tells_what_runs_and_determinism_acts() {
+    let t = Temp::new("npu-report");
+    cann(&t.path("cann"));
+    let words = "--train-iters 2 --lr-warmup-iters 0 --deterministic-mode";
+    let log = clean(on("npu", &t.path("cann"), words).env("ASCEND_LAUNCH_BLOCKING", "1"));
+    for part in [
+        "npu:0: Ascend910B3 (CANN 8.5.0), ",
+        " GiB of memory free",
+        "npu:0: deterministic operators on, waiting after every operator on",
+        "npu:0: gemm = ",
+        "Matmul",
+        "npu:0: dropout = ",
+        "masks from the host",
+        "environment: ASCEND_LAUNCH_BLOCKING=1 (npu: the host waits",
+    ] {
+        assert!(log.contains(part), "{part}\n{log}");
+    }
+    let log = clean(&mut on("npu", &t.path("cann"), "--train-iters 1 --lr-warmup-iters 0"));
+    assert!(log.contains("npu:0: deterministic operators off, waiting after every operator off"), "{log}");
+}
+
+#[test]
+fn codes_are_explained() {
+    let explain = |words: &[&str]| {
+        let out = Command::new(env!("CARGO_BIN_EXE_ferrotron")).arg("explain").args(words).output().unwrap();
+        (out.status.code(), text(&out.stdout))
+    };
+    let (code, out) = explain(&["507015", "EI0002", "hccl:9", "561003", "145001"]);
+    assert_eq!((code, out.lines().count()), (Some(0), 5), "{out}");
+    for part in
+        ["AICORE_EXCEPTION: a kernel stopped", "EI0002: HCCL: a rank waited", "HCCL_E_TIMEOUT", "kernels package"]
+    {
+        assert!(out.contains(part), "{part}\n{out}");
+    }
+    assert_eq!((explain(&["nothing"]).0, explain(&[]).0), (Some(1), Some(2)));
+}
+
+#[test]
 fn dropout_is_that_of_the_cpu() {
     let t = Temp::new("npu-dropout");
     cann(&t.path("cann"));

@@ -147,10 +147,35 @@ fn mistakes_have_one_clear_answer_each() {
     assert_eq!(code, 2, "{e}");
 }
 
+/// Ranks that are not there: the launcher's variable says how many, and one process speaks for all.
+#[test]
+fn a_dry_run_of_many_ranks() {
+    let layout = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --global-batch-size 512 --dry-run";
+    let world = |c: &mut std::process::Command| succeed(c.env("WORLD_SIZE", "512"));
+    let dry = world(&mut tiny(layout));
+    for part in [
+        "one training step on the dry device, 4 of 512 ranks run, 2 micro-batches each",
+        "collectives of all 512 ranks fit together",
+        "pipeline bubble: 33.33 % of the step's time (formula: 33.33 %), schedule 1f1b, 2 stages, 2 micro-batches",
+        "can be trained",
+    ] {
+        assert!(dry.contains(part), "{part} in {dry}");
+    }
+    // A tokenizer that is elsewhere: the vocabulary's size is enough; without it, the bubble is told all the same.
+    let elsewhere = format!("{layout} --tokenizer-type HuggingFaceTokenizer --tokenizer-model /nowhere");
+    assert!(world(&mut tiny(&elsewhere)).contains("collectives of all 512 ranks fit together"));
+    let words = common::TINY.replace("--vocab-size 61", "");
+    let bare = world(program().args(words.split_whitespace()).args(elsewhere.split_whitespace()));
+    assert!(bare.contains("no step on the dry device without a tokenizer") && bare.contains("/nowhere"), "{bare}");
+    assert!(bare.contains("pipeline bubble: 33.33 %") && bare.contains("can be trained"), "{bare}");
+}
+
 #[test]
 fn a_dry_run_and_a_printed_configuration() {
     let dry = succeed(&mut tiny("--dry-run"));
     assert!(dry.contains("can be trained"), "{dry}");
+    assert!(dry.contains("one training step on the dry device, 1 of 1 ranks run"), "{dry}");
+    assert!(!dry.contains("pipeline bubble"), "one stage has none: {dry}");
     let json = succeed(&mut tiny("--print-config json"));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["config"]["model"]["num_layers"], 2);

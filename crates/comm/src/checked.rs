@@ -81,15 +81,6 @@ impl Ledger for Book {
     }
 }
 
-impl Book {
-    /// A call that no peer has answered.
-    pub(crate) fn unanswered(&self) -> Option<String> {
-        let waiting = lock(&self.0);
-        let first = waiting.iter().filter(|(_, calls)| !calls.is_empty()).min_by_key(|((me, peer, _), _)| (*me, *peer));
-        first.map(|((me, peer, _), calls)| format!("rank {me}: {}\nrank {peer} makes no such call", calls[0].call))
-    }
-}
-
 /// A communicator whose calls are compared with the peers'.
 pub struct Checked {
     inner: Arc<dyn Communicator>,

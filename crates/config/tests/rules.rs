@@ -60,6 +60,7 @@ const REFUSED: &[(&str, usize, &[&str])] = &[
     ("--tp-comm-overlap", 1, &["--tp-comm-overlap needs --sequence-parallel"]),
     ("--overlap-param-gather", 1, &["needs --use-distributed-optimizer", "needs --overlap-grad-reduce"]),
     ("--zero-stage 4", 1, &["--zero-stage 4 does not exist", "0, 1, 2, 3"]),
+    ("--zero-stage 3 --pipeline-model-parallel-size 2", 4, &["does not go with pipeline stages", "--zero-stage 1"]),
     ("--ds-sequence-parallel-size 2 --pipeline-model-parallel-size 2", 2, &["needs one pipeline stage"]),
     ("--context-parallel-size 4 --hierarchical-context-parallel-sizes 2 3", 4, &["product of 2, 3 = 6, not 4"]),
     // batches

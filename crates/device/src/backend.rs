@@ -78,6 +78,10 @@ pub trait Region: Send + Sync {
 pub trait Device: Send + Sync {
     /// Facts.
     fn info(&self) -> &DeviceInfo;
+    /// Lines for the log at start: what the device is, and of what its ops are made where that is not its own kernels.
+    fn describe(&self) -> Vec<String> {
+        vec![]
+    }
     /// Kernels.
     fn ops(&self) -> &dyn Ops;
     /// A new stream.

@@ -3,8 +3,9 @@
 //! It checks every argument, hands out addresses from the real pool and counts FLOPs, so a run on it gives the exact
 //! peak memory and the work of a rank in milliseconds. Reading a tensor back is an error, never a made-up number.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::ops::*;
 use crate::stream::{HostJob, StreamImpl};
@@ -15,6 +16,18 @@ pub struct Dry {
     info: DeviceInfo,
     ops: DryOps,
     next: AtomicU64,
+    ledger: Arc<Ledger>,
+}
+
+/// Bytes committed, by what they are for.
+#[derive(Default)]
+struct Ledger(Mutex<BTreeMap<&'static str, usize>>);
+
+impl Ledger {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, usize>> {
+        // The map is whole at every point where this module can panic.
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
 }
 
 impl Dry {
@@ -22,7 +35,12 @@ impl Dry {
     pub fn new(name: &str, memory: usize) -> Dry {
         let info = DeviceInfo { name: name.into(), model: "no memory, no arithmetic".into(), memory, computes: false };
         // Addresses start high, so that one mistaken for a host pointer faults at once.
-        Dry { info, ops: DryOps { flops: AtomicU64::new(0) }, next: AtomicU64::new(1 << 60) }
+        Dry { info, ops: DryOps { flops: AtomicU64::new(0) }, next: AtomicU64::new(1 << 60), ledger: Arc::default() }
+    }
+
+    /// Bytes that are committed now, by what they were asked for.
+    pub fn committed(&self) -> BTreeMap<&'static str, usize> {
+        self.ledger.lock().clone()
     }
 
     /// Floating-point operations of matrix products and attention so far.
@@ -49,6 +67,17 @@ impl StreamImpl for DryStream {
 struct DryRegion {
     base: DevPtr,
     reserved: usize,
+    what: &'static str,
+    committed: AtomicU64,
+    ledger: Arc<Ledger>,
+}
+
+impl Drop for DryRegion {
+    fn drop(&mut self) {
+        if let Some(bytes) = self.ledger.lock().get_mut(self.what) {
+            *bytes -= self.committed.load(Ordering::Relaxed) as usize;
+        }
+    }
 }
 
 impl Region for DryRegion {
@@ -58,7 +87,9 @@ impl Region for DryRegion {
     fn reserved(&self) -> usize {
         self.reserved
     }
-    fn commit(&self, _: usize) -> Result<()> {
+    fn commit(&self, bytes: usize) -> Result<()> {
+        let before = self.committed.fetch_max(bytes as u64, Ordering::Relaxed) as usize;
+        *self.ledger.lock().entry(self.what).or_default() += bytes.saturating_sub(before);
         Ok(())
     }
 }
@@ -73,9 +104,10 @@ impl Device for Dry {
     fn stream(&self, _: StreamRole) -> Result<Stream> {
         Ok(Stream::new(Arc::new(DryStream)))
     }
-    fn reserve(&self, bytes: usize, _: &'static str) -> Result<Arc<dyn Region>> {
-        let base = self.next.fetch_add(bytes.next_multiple_of(1 << 20) as u64, Ordering::Relaxed);
-        Ok(Arc::new(DryRegion { base: DevPtr(base), reserved: bytes }))
+    fn reserve(&self, bytes: usize, what: &'static str) -> Result<Arc<dyn Region>> {
+        let base = DevPtr(self.next.fetch_add(bytes.next_multiple_of(1 << 20) as u64, Ordering::Relaxed));
+        let (committed, ledger) = (AtomicU64::new(0), self.ledger.clone());
+        Ok(Arc::new(DryRegion { base, reserved: bytes, what, committed, ledger }))
     }
     fn upload(&self, _: &Stream, src: &[u8], dst: &mut Tensor) -> Result<()> {
         crate::error::expect("upload", "bytes", dst.bytes(), src.len())

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ferrotron_base::philox::mix;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Epoch};
 use crate::faults::{Fault, Faults};
 use crate::memory::{Heap, MemoryError};
 use crate::race::{Access, Mode, Shadow};
@@ -198,11 +198,22 @@ impl Engine {
 
     /// The stream's later work waits for the mark.
     pub fn wait(&self, s: StreamId, mark: &Mark) -> Result<(), NoStream> {
+        self.wait_noted(s, mark).map(|_| ())
+    }
+
+    /// As [`Engine::wait`]; the wait as something that the host may come to know of ([`Engine::host_knows`]).
+    pub fn wait_noted(&self, s: StreamId, mark: &Mark) -> Result<Epoch, NoStream> {
         let mut st = self.state();
         let stream = st.streams.get_mut(&s.0).ok_or(NoStream)?;
         stream.clock.join(&mark.clock);
+        let epoch = stream.clock.tick(s.0);
         stream.queue.push(Job::Wait(mark.reached.clone()));
-        Ok(())
+        Ok(epoch)
+    }
+
+    /// True when the host has waited for something that comes after this.
+    pub fn host_knows(&self, e: Epoch) -> bool {
+        self.state().host.knows(e)
     }
 
     /// The host waits for a mark; `Ok(None)` when it is not reached in time.

@@ -38,6 +38,8 @@ pub struct Builder<'a> {
     pub ep_size: usize,
     /// Experts' matrices are split over the tensor-parallel group, as others are.
     pub split_experts: bool,
+    /// Blocks' parameters lie in shares on the data-parallel ranks (ZeRO-3). Off until set.
+    pub shard_blocks: bool,
 }
 
 impl<'a> Builder<'a> {
@@ -60,6 +62,7 @@ impl<'a> Builder<'a> {
             ep_rank: groups.ep.rank(),
             ep_size: groups.ep.size(),
             split_experts: groups.etp.size() > 1,
+            shard_blocks: false,
         }
     }
 

@@ -16,6 +16,7 @@ pub mod moe;
 pub mod norm;
 pub mod recompute;
 pub mod rope;
+pub mod sharded;
 
 pub use attention::{AttentionConfig, SelfAttention};
 pub use build::{Builder, Sees};
@@ -29,3 +30,4 @@ pub use moe::{Moe, MoeConfig};
 pub use norm::{Norm, NormConfig, NormKind};
 pub use recompute::Recompute;
 pub use rope::{Rope, RopeScaling, RopeSpec};
+pub use sharded::Sharded;

@@ -95,7 +95,7 @@ impl Layer for Norm {
         let (x, stats) = saved;
         let mut dx = cx.pool.alloc(x.dtype(), *x.shape())?;
         let w = cx.weight(self.weight).data;
-        let grads = |cx: &Ctx, id: ParamId| if cx.trainable(id) { cx.params.grad(id).map(Some) } else { Ok(None) };
+        let grads = |cx: &mut Ctx, id: ParamId| if cx.trainable(id) { cx.grad(id).map(Some) } else { Ok(None) };
         let mut dw = grads(cx, self.weight)?;
         match self.bias {
             Some(b) => {

@@ -91,8 +91,8 @@ impl Optimizer {
             let buffer = &cx.params.buffers()[own.buffer];
             let spec = cx.params.table().spec(own.id);
             let missing = || Error::Parameter { name: spec.shard.name.clone(), what: "has no gradient buffer".into() };
-            let grad = buffer.grad.as_ref().ok_or_else(missing)?.view(own.range.start, [n]);
-            let param = buffer.param.view(own.range.start, [n]);
+            let grad = buffer.grads_of(&own.range).ok_or_else(missing)?;
+            let param = buffer.params_of(&own.range);
             let mut slot_master = None;
             if let Some(all) = master.as_ref().filter(|_| buffer.dtype != DType::F32) {
                 let mut m = all.view(master_at, [n]);

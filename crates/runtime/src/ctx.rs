@@ -10,6 +10,7 @@ use ferrotron_device::pool::persistent;
 use ferrotron_device::{Device, Pending, Pool, Result, Shape, Stream, StreamRole, Tensor};
 
 use crate::sync::{GradSync, ParamSync};
+use crate::windows::Windows;
 use crate::{Groups, ParamId, ParamStore, SyncOptions};
 
 /// When weight gradients run.
@@ -95,6 +96,8 @@ pub struct Ctx {
     pub grad_sync: GradSync,
     /// Parameters on their way here.
     pub param_sync: ParamSync,
+    /// Parameters and gradients of units that are whole at the moment.
+    pub windows: Windows,
     /// Iteration, a part of every dropout key.
     pub step: u64,
     seed: u64,
@@ -118,6 +121,7 @@ impl Ctx {
         Ok(Ctx {
             grad_sync,
             param_sync: ParamSync::default(),
+            windows: Windows::default(),
             device,
             stream,
             pool,
@@ -165,7 +169,13 @@ impl Ctx {
     }
 
     /// A parameter's values, when they have arrived from the ranks that updated them.
+    ///
+    /// # Panics
+    /// For a parameter of a unit whose layer does not run.
     pub fn weight(&self, id: ParamId) -> Weight {
+        if self.params.table().spec(id).unit.is_some() {
+            return Weight { data: self.windows.weight(&self.params, id) };
+        }
         self.param_sync.arrive(&self.params, id);
         Weight { data: self.params.weight(id) }
     }
@@ -176,9 +186,14 @@ impl Ctx {
         if !self.trainable(id) {
             return Ok(());
         }
-        let mut grad = self.params.grad(id)?;
+        let mut grad = self.grad(id)?;
         f(self, &mut grad)?;
         self.grad_added(id)
+    }
+
+    /// A parameter's main gradient, to add to; [`Ctx::add_grad`] takes note of that.
+    pub fn grad(&mut self, id: ParamId) -> Result<Tensor> {
+        if self.params.table().spec(id).unit.is_some() { self.grad_in_window(id) } else { self.params.grad(id) }
     }
 
     /// False for a frozen parameter: no gradient is wanted.

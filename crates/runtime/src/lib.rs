@@ -7,6 +7,7 @@ pub mod micro;
 pub mod param;
 pub mod store;
 pub mod sync;
+pub mod windows;
 
 pub use ctx::{Ctx, CtxOptions, Weight, WeightGrads, stat};
 pub use ferrotron_device::tensor::Tensors;

@@ -63,6 +63,8 @@ pub struct ParamSpec {
     pub trainable: bool,
     /// Shared with another pipeline stage: gradients are summed over both, in a bucket of its own.
     pub tied: Tied,
+    /// Of the data-parallel ranks each keeps a share, with the rest of this unit (ZeRO-3); set by [`ParamTable::add`].
+    pub unit: Option<usize>,
 }
 
 impl ParamSpec {
@@ -78,6 +80,7 @@ impl ParamSpec {
             expert: false,
             trainable: true,
             tied: Tied::No,
+            unit: None,
         }
     }
 
@@ -115,6 +118,8 @@ impl ParamSpec {
 #[derive(Clone, Debug, Default)]
 pub struct ParamTable {
     specs: Vec<ParamSpec>,
+    units: usize,
+    unit: Option<usize>,
 }
 
 impl ParamTable {
@@ -125,8 +130,22 @@ impl ParamTable {
     pub fn add(&mut self, spec: ParamSpec) -> ParamId {
         let name = &spec.shard.name;
         assert!(self.find(name).is_none(), "parameter {name} is registered twice");
-        self.specs.push(spec);
+        self.specs.push(ParamSpec { unit: self.unit, ..spec });
         ParamId(self.specs.len() - 1)
+    }
+
+    /// Begins a unit, counted from 0: what is registered until [`ParamTable::end_unit`] is gathered together while its
+    /// layer runs, and lies in shares between times.
+    pub fn begin_unit(&mut self) -> usize {
+        let unit = self.units;
+        self.units += 1;
+        self.unit = Some(unit);
+        unit
+    }
+
+    /// Ends the unit.
+    pub fn end_unit(&mut self) {
+        self.unit = None;
     }
 
     /// The parameter of this name.

@@ -2,7 +2,9 @@
 //!
 //! Parameters of one dtype share a flat buffer, in reverse order of registration (backward finishes the last layers
 //! first), each aligned to 64 elements, cut into buckets whose ends are padded to lcm(N, 128) for N data-parallel
-//! ranks. Experts, which have replicas on other ranks, have buffers of their own. Main gradients, F32, use the same offsets. ZeRO-1 and -2 are ranges of these buffers.
+//! ranks. Experts, which have replicas on other ranks, have buffers of their own. Main gradients, F32, use the same
+//! offsets. ZeRO-1 and -2 are ranges of these buffers. A unit (ZeRO-3) has buffers of its own, of one bucket each, of
+//! which this rank keeps its share only; see [`crate::windows`].
 
 use std::ops::Range;
 
@@ -43,6 +45,14 @@ impl StoreOptions {
     fn replicas(&self, experts: bool) -> (usize, usize) {
         if experts { (self.expert_dp_size, self.expert_dp_rank) } else { (self.dp_size, self.dp_rank) }
     }
+
+    /// This rank's part of a bucket, of experts or others, that is divided between the replicas.
+    fn share(&self, experts: bool, bucket: &Range<usize>) -> Range<usize> {
+        let (ranks, rank) = self.replicas(experts);
+        let n = bucket.len() / ranks;
+        let start = bucket.start + rank * n;
+        start..start + n
+    }
 }
 
 /// A flat buffer.
@@ -51,12 +61,33 @@ pub struct Buffer {
     pub dtype: DType,
     /// Its parameters are experts'.
     pub experts: bool,
-    /// Parameters, `dtype[len]`.
+    /// The unit whose parameters it has; then this rank keeps its share of them.
+    pub unit: Option<usize>,
+    /// Parameters kept here, `dtype[n]`: all, or the share.
     pub param: Tensor,
-    /// Main gradients, `F32[len]`; absent when nothing here is trainable.
+    /// Main gradients, `F32[n]`; absent when nothing here is trainable.
     pub grad: Option<Tensor>,
     /// Element ranges that are reduced together, in the order in which backward completes them.
     pub buckets: Vec<Range<usize>>,
+    /// Element of the buffer that is kept here first.
+    first: usize,
+}
+
+impl Buffer {
+    /// Elements of the whole buffer.
+    pub fn elements(&self) -> usize {
+        self.buckets.last().map_or(0, |b| b.end)
+    }
+
+    /// Parameters of a range of the whole buffer, which must be kept here.
+    pub fn params_of(&self, range: &Range<usize>) -> Tensor {
+        self.param.view(range.start - self.first, [range.len()])
+    }
+
+    /// Main gradients of a range of the whole buffer, which must be kept here; none when nothing is trainable.
+    pub fn grads_of(&self, range: &Range<usize>) -> Option<Tensor> {
+        self.grad.as_ref().map(|g| g.view(range.start - self.first, [range.len()]))
+    }
 }
 
 /// A range of one parameter that this rank updates.
@@ -84,8 +115,8 @@ pub struct ParamStore {
 impl ParamStore {
     /// Lays out, allocates and initialises.
     pub fn new(table: ParamTable, options: StoreOptions, device: &dyn Device, s: &Stream) -> Result<ParamStore> {
-        let kind_of = |p: &ParamSpec| (p.dtype.unwrap_or(options.dtype), p.trainable, p.expert);
-        let mut kinds: Vec<(DType, bool, bool)> = vec![];
+        let kind_of = |p: &ParamSpec| (p.dtype.unwrap_or(options.dtype), p.trainable, p.expert, p.unit);
+        let mut kinds: Vec<(DType, bool, bool, Option<usize>)> = vec![];
         for kind in table.iter().map(|(_, spec)| kind_of(spec)) {
             if !kinds.contains(&kind) {
                 kinds.push(kind);
@@ -94,18 +125,21 @@ impl ParamStore {
         let mut places = vec![(0, 0); table.len()];
         let mut buffers = vec![];
         for kind in kinds {
-            let (dtype, trainable, experts) = kind;
+            let (dtype, trainable, experts, unit) = kind;
             let members = table.iter().rev().filter(|(_, p)| kind_of(p) == kind);
             let members: Vec<Member> =
                 members.map(|(id, p)| Member { id, numel: p.numel(), alone: p.tied != Tied::No }).collect();
-            let (offsets, buckets) = lay_out(&members, options.bucket_elements, options.replicas(experts).0);
+            let bucket_elements = if unit.is_some() { usize::MAX } else { options.bucket_elements };
+            let (offsets, buckets) = lay_out(&members, bucket_elements, options.replicas(experts).0);
             for (m, offset) in members.iter().zip(offsets) {
                 places[m.id.0] = (buffers.len(), offset);
             }
-            let len = buckets.last().map_or(0, |b| b.end);
-            let param = persistent(device, s, "parameters", dtype, len)?;
-            let grad = if trainable { Some(persistent(device, s, "main gradients", DType::F32, len)?) } else { None };
-            buffers.push(Buffer { dtype, experts, param, grad, buckets });
+            let whole = 0..buckets.last().map_or(0, |b| b.end);
+            let kept = if unit.is_some() { options.share(experts, &whole) } else { whole };
+            let param = persistent(device, s, "parameters", dtype, kept.len())?;
+            let grad =
+                if trainable { Some(persistent(device, s, "main gradients", DType::F32, kept.len())?) } else { None };
+            buffers.push(Buffer { dtype, experts, unit, param, grad, buckets, first: kept.start });
         }
         let store = ParamStore { table, options, buffers, places };
         store.initialise(device, s)?;
@@ -128,7 +162,8 @@ impl ParamStore {
                 jobs.into_iter().map(|j| j.join().expect("drawing numbers does not panic")).collect()
             });
             for (&id, values) in some.iter().zip(&values) {
-                host::write_f32(device, s, values, &mut self.weight(id))?;
+                let (first, mut kept) = self.kept(id);
+                host::write_f32(device, s, &values[first..first + kept.numel()], &mut kept)?;
             }
         }
         Ok(())
@@ -155,14 +190,20 @@ impl ParamStore {
     }
 
     /// A parameter's values, in its storage dtype.
+    ///
+    /// # Panics
+    /// For a parameter of a unit, which is whole only in a window: [`crate::Ctx::weight`].
     pub fn weight(&self, id: ParamId) -> Tensor {
-        let (buffer, offset) = self.places[id.0];
+        let (buffer, offset) = self.whole_place(id);
         self.buffers[buffer].param.view(offset, self.table.spec(id).shard.local_shape())
     }
 
     /// A parameter's main gradient, F32.
+    ///
+    /// # Panics
+    /// As [`ParamStore::weight`]; see [`crate::Ctx::grad`].
     pub fn grad(&self, id: ParamId) -> Result<Tensor> {
-        let (buffer, offset) = self.places[id.0];
+        let (buffer, offset) = self.whole_place(id);
         let spec = self.table.spec(id);
         match &self.buffers[buffer].grad {
             Some(g) => Ok(g.view(offset, spec.shard.local_shape())),
@@ -170,6 +211,27 @@ impl ParamStore {
                 Err(Error::Parameter { name: spec.shard.name.clone(), what: "is frozen: it has no gradient".into() })
             }
         }
+    }
+
+    fn whole_place(&self, id: ParamId) -> (usize, usize) {
+        let spec = self.table.spec(id);
+        assert!(spec.unit.is_none(), "parameter {} lies in shares: no rank has it whole", spec.shard.name);
+        self.places[id.0]
+    }
+
+    /// What this rank keeps of a parameter between steps: the first element of the local copy, and the values, flat. All
+    /// of it but of a unit's parameter.
+    pub fn kept(&self, id: ParamId) -> (usize, Tensor) {
+        let (buffer, start) = self.places[id.0];
+        let b = &self.buffers[buffer];
+        let (first, last) = (start.max(b.first), (start + self.table.spec(id).numel()).min(b.first + b.param.numel()));
+        if first < last { (first - start, b.params_of(&(first..last))) } else { (0, b.param.view(0, [0])) }
+    }
+
+    /// Buffers of a unit, one for each kind of storage in it.
+    pub fn buffers_of_unit(&self, unit: usize) -> Vec<usize> {
+        let of = |(i, b): (usize, &Buffer)| (b.unit == Some(unit)).then_some(i);
+        self.buffers.iter().enumerate().filter_map(of).collect()
     }
 
     /// Sets all main gradients to zero.
@@ -200,13 +262,8 @@ impl ParamStore {
 
     /// The part of a bucket of a buffer that this rank owns.
     pub fn share(&self, buffer: usize, bucket: &Range<usize>) -> Range<usize> {
-        if !self.options.shard_optimizer {
-            return bucket.clone();
-        }
-        let (ranks, rank) = self.options.replicas(self.buffers[buffer].experts);
-        let n = bucket.len() / ranks;
-        let start = bucket.start + rank * n;
-        start..start + n
+        let experts = self.buffers[buffer].experts;
+        if self.options.shard_optimizer { self.options.share(experts, bucket) } else { bucket.clone() }
     }
 
     /// The bucket of a parameter: its buffer and its place among the buffer's buckets. A parameter lies in one bucket.
@@ -327,6 +384,47 @@ mod tests {
                 assert!(seen.iter().flatten().all(|&x| x));
             }
         }
+    }
+
+    #[test]
+    fn units_lie_in_shares() {
+        let mut t = ParamTable::default();
+        t.add(ParamSpec::matrix(ShardSpec::whole("whole", &[10, 10]), 0.1));
+        assert_eq!(t.begin_unit(), 0);
+        let a = t.add(ParamSpec::matrix(ShardSpec::whole("a", &[20, 10]), 0.1));
+        let b = t.add(ParamSpec::vector(ShardSpec::whole("b", &[100]), Init::Zeros));
+        t.end_unit();
+        assert_eq!((t.spec(a).unit, t.begin_unit()), (Some(0), 1));
+        let dev = Dry::new("dry:0", 1 << 30);
+        let s = dev.stream(StreamRole::Compute).unwrap();
+        // b at 0, a at 128, padded to 384: shares of 192 whatever the size of buckets.
+        let kept: Vec<_> = (0..2)
+            .map(|dp_rank| {
+                let o = StoreOptions {
+                    dtype: DType::F32,
+                    dp_size: 2,
+                    dp_rank,
+                    expert_dp_size: 1,
+                    expert_dp_rank: 0,
+                    shard_optimizer: true,
+                    bucket_elements: 1,
+                    seed: 1,
+                };
+                let store = ParamStore::new(t.clone(), o, &dev, &s).unwrap();
+                assert_eq!(store.buffers_of_unit(0), [1]);
+                let unit = &store.buffers()[1];
+                assert_eq!((unit.elements(), unit.param.numel(), unit.buckets.len()), (384, 192, 1));
+                let owned: Vec<_> = store.owned_ranges().into_iter().filter(|r| r.buffer == 1).collect();
+                for own in &owned {
+                    let (first, values) = store.kept(own.id);
+                    assert_eq!((first, values.numel()), (own.offset, own.range.len()));
+                    assert!(values.same_memory(&unit.params_of(&own.range)));
+                    assert_eq!(unit.grads_of(&own.range).unwrap().numel(), own.range.len());
+                }
+                [a, b].map(|id| (store.kept(id).0, store.kept(id).1.numel()))
+            })
+            .collect();
+        assert_eq!(kept, [[(0, 64), (0, 100)], [(64, 136), (0, 0)]]);
     }
 
     #[test]

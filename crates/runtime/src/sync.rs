@@ -34,7 +34,7 @@ struct InFlight {
 
 /// Gradients of one step.
 pub struct GradSync {
-    options: SyncOptions,
+    pub(crate) options: SyncOptions,
     /// Additions of each parameter in a micro-batch, once known.
     per_micro: Option<Vec<usize>>,
     micro_batches: usize,
@@ -65,6 +65,7 @@ impl GradSync {
 impl Ctx {
     /// Begins a step of so many micro-batches on this rank.
     pub fn begin_grads(&mut self, micro_batches: usize) {
+        self.windows.close();
         let s = &mut self.grad_sync;
         s.micro_batches = micro_batches;
         s.added.fill(0);
@@ -78,6 +79,10 @@ impl Ctx {
 
     /// Takes note of an addition to a gradient.
     pub(crate) fn grad_added(&mut self, id: ParamId) -> Result<()> {
+        if self.params.table().spec(id).unit.is_some() {
+            // It leaves with its unit's window.
+            return Ok(());
+        }
         let (buffer, bucket) = self.params.bucket_of(id);
         let s = &mut self.grad_sync;
         if s.launched[buffer][bucket] {
@@ -104,7 +109,11 @@ impl Ctx {
         if s.per_micro.is_none() && s.micro_batches > 0 {
             s.per_micro = Some(s.added.iter().map(|n| n / s.micro_batches).collect());
         }
+        self.finish_unit_grads()?;
         for buffer in 0..self.params.buffers().len() {
+            if self.params.buffers()[buffer].unit.is_some() {
+                continue;
+            }
             for bucket in 0..self.params.buffers()[buffer].buckets.len() {
                 if !self.grad_sync.launched[buffer][bucket] {
                     self.launch(buffer, bucket)?;
@@ -174,7 +183,7 @@ impl Ctx {
             return Ok(());
         }
         let mut arriving = vec![];
-        for (i, b) in self.params.buffers().iter().enumerate() {
+        for (i, b) in self.params.buffers().iter().enumerate().filter(|(_, b)| b.unit.is_none()) {
             let dp = self.groups.params_of(b.experts);
             if dp.size() == 1 {
                 continue;

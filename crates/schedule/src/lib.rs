@@ -4,6 +4,7 @@
 //! else decides an order. `BackwardInput` and `BackwardWeight` split what `Backward` does at once, for zero-bubble
 //! schedules; 1F1B uses `Backward`, or activation peaks explode.
 
+mod bubble;
 mod diagram;
 mod layers;
 mod layout;
@@ -12,6 +13,7 @@ mod pipe;
 mod ring;
 mod simulate;
 
+pub use bubble::bubble_formula;
 pub use layers::{ChunkPlan, LayerSplit, SplitError, VirtualStages, Way, chunks_of_stage};
 pub use layout::{LayoutError, parse_layout};
 pub use mesh::{Axis, GroupKind, Layout, Mesh, MeshError, Order};

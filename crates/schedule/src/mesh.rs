@@ -244,6 +244,13 @@ impl Grid {
         out
     }
 
+    /// The group over these axes that a rank of the grid is in.
+    fn group_of(&self, axes: &[Axis], rank: usize) -> Vec<usize> {
+        let across = self.order.axes().into_iter().filter(|a| !axes.contains(a));
+        let first: usize = across.map(|a| rank / self.stride(a) % self.size(a) * self.stride(a)).sum();
+        self.offsets(|a| axes.contains(&a)).into_iter().map(|w| first + w).collect()
+    }
+
     fn groups(&self, axes: &[Axis]) -> Vec<Vec<usize>> {
         let within = self.offsets(|a| axes.contains(&a));
         let firsts = self.offsets(|a| !axes.contains(&a));
@@ -321,26 +328,42 @@ impl Mesh {
         rank / grid.stride(axis) % grid.size(axis)
     }
 
+    /// The grid and the axes of the kinds whose groups are whole slices of a grid.
+    fn slices(&self, kind: GroupKind) -> Option<(&Grid, &'static [Axis])> {
+        let (dense, expert) = (&self.dense, &self.expert);
+        Some(match kind {
+            GroupKind::Tensor => (dense, &[Tp][..]),
+            GroupKind::Context => (dense, &[Cp]),
+            GroupKind::Pipeline => (dense, &[Pp]),
+            GroupKind::Data => (dense, &[Dp]),
+            GroupKind::DataContext => (dense, &[Dp, Cp]),
+            GroupKind::Model => (dense, &[Tp, Pp]),
+            GroupKind::TensorContext => (dense, &[Tp, Cp]),
+            GroupKind::TensorData => (dense, &[Tp, Dp]),
+            GroupKind::TensorDataContext => (dense, &[Tp, Dp, Cp]),
+            GroupKind::Expert => (expert, &[Ep]),
+            GroupKind::ExpertTensor => (expert, &[Tp]),
+            GroupKind::ExpertTensorExpert => (expert, &[Tp, Ep]),
+            GroupKind::ExpertModel => (expert, &[Tp, Ep, Pp]),
+            GroupKind::ExpertData => (expert, &[Dp]),
+            GroupKind::Embedding
+            | GroupKind::PositionEmbedding
+            | GroupKind::PartialDataContext
+            | GroupKind::PartialExpertData
+            | GroupKind::InterExpertData
+            | GroupKind::OptimizerInstance => return None,
+        })
+    }
+
     /// All groups of a kind. Members are global ranks in group order.
     pub fn groups(&self, kind: GroupKind) -> Vec<Vec<usize>> {
+        if let Some((grid, axes)) = self.slices(kind) {
+            return grid.groups(axes);
+        }
         let (dense, expert) = (&self.dense, &self.expert);
         match kind {
-            GroupKind::Tensor => dense.groups(&[Tp]),
-            GroupKind::Context => dense.groups(&[Cp]),
-            GroupKind::Pipeline => dense.groups(&[Pp]),
-            GroupKind::Data => dense.groups(&[Dp]),
-            GroupKind::DataContext => dense.groups(&[Dp, Cp]),
-            GroupKind::Model => dense.groups(&[Tp, Pp]),
-            GroupKind::TensorContext => dense.groups(&[Tp, Cp]),
-            GroupKind::TensorData => dense.groups(&[Tp, Dp]),
-            GroupKind::TensorDataContext => dense.groups(&[Tp, Dp, Cp]),
             GroupKind::Embedding => dense.groups(&[Pp]).iter().map(|p| ends(p)).collect(),
             GroupKind::PositionEmbedding => dense.groups(&[Pp]).iter().map(|p| p[..1].to_vec()).collect(),
-            GroupKind::Expert => expert.groups(&[Ep]),
-            GroupKind::ExpertTensor => expert.groups(&[Tp]),
-            GroupKind::ExpertTensorExpert => expert.groups(&[Tp, Ep]),
-            GroupKind::ExpertModel => expert.groups(&[Tp, Ep, Pp]),
-            GroupKind::ExpertData => expert.groups(&[Dp]),
             GroupKind::PartialDataContext => self.parts(dense.groups(&[Dp, Cp])),
             GroupKind::PartialExpertData => self.parts(expert.groups(&[Dp])),
             GroupKind::InterExpertData => {
@@ -348,7 +371,7 @@ impl Mesh {
                 let across = |g: &Vec<usize>, i: usize| g.iter().skip(i).step_by(part).copied().collect();
                 expert.groups(&[Dp]).iter().flat_map(|g| (0..part).map(move |i| across(g, i))).collect()
             }
-            GroupKind::OptimizerInstance => {
+            _ => {
                 let replicas = expert.groups(&[Tp, Ep, Pp]);
                 replicas.chunks(expert.dp / self.layout.optimizer_instances).map(|c| c.concat()).collect()
             }
@@ -357,7 +380,10 @@ impl Mesh {
 
     /// The group of a kind that `rank` is in; `None` for a rank outside all of them (embedding groups).
     pub fn group_of(&self, kind: GroupKind, rank: usize) -> Option<Vec<usize>> {
-        self.groups(kind).into_iter().find(|g| g.contains(&rank))
+        match self.slices(kind) {
+            Some((grid, axes)) => (rank < self.layout.world).then(|| grid.group_of(axes, rank)),
+            None => self.groups(kind).into_iter().find(|g| g.contains(&rank)),
+        }
     }
 
     /// Each group cut in as many parts as there are optimizer instances.

@@ -89,6 +89,10 @@ fn every_rank_is_in_one_group_of_each_kind() {
             }
         }
         for rank in 0..l.world {
+            for kind in GroupKind::ALL {
+                let listed = mesh.groups(kind).into_iter().find(|g| g.contains(&rank));
+                assert_eq!(mesh.group_of(kind, rank), listed, "{kind:?} of rank {rank} in {l:?}");
+            }
             let tensor = mesh.group_of(GroupKind::Tensor, rank).unwrap();
             assert_eq!(tensor[mesh.place(rank, Axis::Tp)], rank);
             let stages = mesh.group_of(GroupKind::Pipeline, rank).unwrap();

@@ -1,6 +1,6 @@
 //! Schedules on the clock: they end, hold what they should, and wait as long as the closed formulas say.
 
-use ferrotron_schedule::{Costs, Fault, Kind, Pipe, Ring, Step, Timeline, Wires, schedule, simulate};
+use ferrotron_schedule::{Costs, Fault, Kind, Pipe, Ring, Step, Timeline, Wires, bubble_formula, schedule, simulate};
 use proptest::prelude::*;
 
 fn lists(kind: Kind, stages: usize, chunks: usize, microbatches: usize, group: usize) -> Vec<Vec<Step>> {
@@ -41,6 +41,26 @@ fn bubbles_are_the_formulas() {
             for t in [1, 5] {
                 let zero = run(Kind::ZbH1, n, 1, m, (t, t, t));
                 assert_eq!(zero.bubble(), (p - 1) * t, "ZB-H1 {p} {m}:\n{}", zero.diagram(t));
+            }
+        }
+    }
+}
+
+/// The same as shares of the time, as a forecast prints them.
+#[test]
+fn bubble_shares_are_the_formulas() {
+    for (p, v, m) in [(1, 1, 4), (2, 1, 8), (4, 1, 4), (8, 1, 24), (2, 3, 8), (4, 2, 8), (8, 6, 48)] {
+        for (f, b, w) in [(1, 1, 1), (1, 2, 1), (3, 4, 2)] {
+            let kinds: &[Kind] = match v {
+                1 => &[Kind::GPipe, Kind::OneFOneB, Kind::ZbH1],
+                _ => &[Kind::Interleaved],
+            };
+            // ZB-H1's formula is of the times that its paper draws.
+            for kind in kinds.iter().filter(|k| **k != Kind::ZbH1 || f == b && b == w) {
+                let t = run(*kind, p, v, m, (f, b, w));
+                let formula = bubble_formula(*kind, Ring { stages: p, chunks: v }, m, &free((f, b, w)));
+                let off = (t.bubble_fraction() - formula).abs();
+                assert!(off < 1e-12, "{kind} {p} {v} {m}: simulated {}, formula {formula}", t.bubble_fraction());
             }
         }
     }

@@ -5,6 +5,7 @@
 
 pub mod batch;
 pub mod bridge;
+pub mod dry;
 pub mod error;
 pub mod evaluate;
 pub mod generate;

@@ -71,6 +71,9 @@ pub fn pretrain(rank: Rank<'_>, out: &mut dyn Write) -> Result<Ending> {
 fn train(rank: &Rank<'_>, t: &mut Trainer, log: &mut Reporter<'_>) -> Result<Ending> {
     let (tp, pp) = (&t.cx.groups.tp, &t.cx.groups.pp);
     log.line(lines::parameter_count(tp.rank(), pp.rank(), t.cx.params.table().numel() as u64))?;
+    for line in t.cx.device.describe() {
+        log.line(line)?;
+    }
     for notice in std::mem::take(&mut t.notices) {
         log.line(notice)?;
     }

@@ -104,8 +104,12 @@ impl Trainer {
         let writes = |spec: &ParamSpec| spec.tied != Tied::Copy && !(spec.tp_replicated && cx.groups.tp.rank() > 0);
         let first_replica = |spec: &ParamSpec| cx.groups.grads_of(spec.expert).rank() == 0;
         let mut entries = vec![];
-        for (id, spec) in table.iter().filter(|(_, spec)| first_replica(spec) && writes(spec)) {
-            entries.push(entry(device, &cx.stream, Kind::Param, spec.shard.clone(), 0, cx.params.weight(id)));
+        for (id, spec) in table.iter().filter(|(_, spec)| writes(spec)) {
+            // Of a sharded parameter every replica has a part.
+            let (offset, kept) = cx.params.kept(id);
+            if kept.numel() > 0 && (first_replica(spec) || spec.unit.is_some()) {
+                entries.push(entry(device, &cx.stream, Kind::Param, spec.shard.clone(), offset, kept));
+            }
         }
         if self.config.checkpoint.save_optim {
             for s in self.optimizer.states() {
@@ -208,18 +212,21 @@ impl Trainer {
     }
 }
 
-/// Every parameter of `cx` from the checkpoint.
+/// What `cx` keeps of every parameter, from the checkpoint.
 pub fn load_params(cx: &Ctx, checkpoint: &Checkpoint) -> Result<()> {
     for (id, spec) in cx.params.table().iter() {
-        let mut t = cx.params.weight(id);
-        let n = spec.numel();
+        let (offset, mut t) = cx.params.kept(id);
+        let range = offset..offset + t.numel();
+        if range.is_empty() {
+            continue;
+        }
         if t.dtype() == DType::F32 {
-            let mut values = vec![0f32; n];
-            checkpoint.read_f32(&spec.shard, 0..n, Kind::Param, &mut values)?;
+            let mut values = vec![0f32; range.len()];
+            checkpoint.read_f32(&spec.shard, range, Kind::Param, &mut values)?;
             host::write_f32(&*cx.device, &cx.stream, &values, &mut t)?;
         } else {
             let mut bytes = vec![0u8; t.bytes()];
-            checkpoint.read_into(&spec.shard, 0..n, Kind::Param, t.dtype(), &mut bytes)?;
+            checkpoint.read_into(&spec.shard, range, Kind::Param, t.dtype(), &mut bytes)?;
             cx.device.upload(&cx.stream, &bytes, &mut t)?;
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferrotron_backends::{CpuConfig, select};
+use ferrotron_backends::{CpuConfig, DeviceOptions, select};
 use ferrotron_config::settings::{self, Config, DeviceKind};
 use ferrotron_config::{Environment, Resolved};
 use ferrotron_data::{Datasets, Order, Sampler, SplitDataset, build_datasets, data_table};
@@ -46,7 +46,7 @@ pub fn open_device(c: &Config, env: &Environment, local_rank: usize, local_ranks
         DeviceKind::Cuda => "cuda",
         DeviceKind::Auto => "auto",
     };
-    Ok(select(name, cpu)?.open(local_rank)?)
+    Ok(select(name, &DeviceOptions { cpu, deterministic: c.train.deterministic })?.open(local_rank)?)
 }
 
 /// The tokenizer and the padded vocabulary.
@@ -81,8 +81,9 @@ pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>, world: &Wo
     let (stage, stages) = (groups.pp.rank(), groups.pp.size());
     let mut table = ParamTable::default();
     let mut builder = Builder::new(&mut table, &device, &stream, &groups, c.parallel.sequence_parallel);
-    let models = build(&mut builder, &model, &chunks(c, model.num_layers, stage, stages)?)?;
     let sharded = c.parallel.distributed_optimizer && groups.dp.size() > 1;
+    builder.shard_blocks = sharded && c.parallel.zero_stage == Some(3);
+    let models = build(&mut builder, &model, &chunks(c, model.num_layers, stage, stages)?)?;
     let store = StoreOptions {
         dtype,
         dp_size: groups.dp.size(),
@@ -130,8 +131,26 @@ impl Trainer {
 
     /// The same, on a device that is open.
     pub fn on(device: Arc<dyn Device>, resolved: &Resolved, world: World) -> Result<Trainer> {
+        let (tokenizer, vocab) = tokenizer(&resolved.config)?;
+        let mut t = Trainer::without_data(device, resolved, world, tokenizer, vocab)?;
+        let data = bridge::data_config(&t.config, &*t.tokenizer, vocab, t.train_iters)?;
+        let datasets = build_datasets(&data)?;
+        let table = data_table(&data, &datasets);
+        t.notices.push(table.to_string());
+        t.notices.extend(table.notes().iter().chain(&datasets.notices).map(|n| format!("note: {n}")));
+        t.data = sources(&t.config, datasets, &t.cx)?;
+        Ok(t)
+    }
+
+    /// All but the data.
+    pub(crate) fn without_data(
+        device: Arc<dyn Device>,
+        resolved: &Resolved,
+        world: World,
+        tokenizer: Arc<dyn Tokenizer>,
+        vocab: usize,
+    ) -> Result<Trainer> {
         let config = resolved.config.clone();
-        let (tokenizer, vocab) = tokenizer(&config)?;
         let Built { cx, stage, head, model } = build_model(&config, vocab, device, &world)?;
         let optimizer = Optimizer::new(bridge::optimizer_kind(&config), &cx)?;
         let batches = MicrobatchCalculator::new(
@@ -144,12 +163,6 @@ impl Trainer {
         batches.check_from(0)?;
         let train_iters = iterations(&config, &batches)?;
         check_schedules(&config, &stage.edges, &batches)?;
-        let data = bridge::data_config(&config, &*tokenizer, vocab, train_iters)?;
-        let datasets = build_datasets(&data)?;
-        let table = data_table(&data, &datasets);
-        let mut notices = vec![table.to_string()];
-        notices.extend(table.notes().iter().chain(&datasets.notices).map(|n| format!("note: {n}")));
-        let data = sources(&config, datasets, &cx)?;
         Ok(Trainer {
             arguments: resolved.args.to_json(),
             scheduler: ParamScheduler::from_args(&bridge::schedule_args(&config))?,
@@ -166,9 +179,9 @@ impl Trainer {
             world,
             optimizer,
             batches,
-            data,
+            data: Sources::default(),
             train_iters,
-            notices,
+            notices: vec![],
         })
     }
 }

@@ -71,7 +71,9 @@ impl Trainer {
     ///
     /// `leave` is this rank's wish to end the run; the report says whether any rank has it, so that all agree.
     pub fn step(&mut self, leave: Leave) -> Result<StepReport> {
-        let samples = self.gradients()?;
+        let samples = self.batches.current().running_global_batch_size;
+        let micros = self.next_batch()?;
+        self.gradients(micros.len(), |i| &micros[i])?;
         let own = self.own_stats()?;
         let sums = self.gather_stats(leave)?;
         let stats = host::read_f32(&*self.cx.device, &self.cx.stream, &sums)?;
@@ -94,7 +96,14 @@ impl Trainer {
     /// A step on a device that holds no values: every call of [`Trainer::step`] but the reading of its numbers, as if
     /// they asked for an update. It tells a rank's memory, work and collectives.
     pub fn rehearse(&mut self) -> Result<()> {
-        let samples = self.gradients()?;
+        let micros = self.next_batch()?;
+        self.rehearse_with(micros.len(), |i| &micros[i])
+    }
+
+    /// The same with `n` micro-batches that need not come from data.
+    pub fn rehearse_with<'a>(&mut self, n: usize, micro: impl Fn(usize) -> &'a MicroHost) -> Result<()> {
+        let samples = self.batches.current().running_global_batch_size;
+        self.gradients(n, micro)?;
         let _own = self.own_stats()?;
         let _sums = self.gather_stats(Leave::No)?;
         self.apply(1.0, 1.0)?;
@@ -102,30 +111,32 @@ impl Trainer {
         self.advance(samples)
     }
 
-    /// Gradients of the next global batch, summed over all ranks; gives its number of samples.
-    fn gradients(&mut self) -> Result<u64> {
-        let batch = self.batches.current();
-        self.cx.step = self.progress.iteration;
-        self.cx.training = true;
-
-        let at = self.world.at.clone();
-        at.begin(self.progress.iteration + 1);
-        at.enter(Phase::Data);
+    /// This rank's micro-batches of the next global batch.
+    fn next_batch(&mut self) -> Result<Vec<MicroHost>> {
+        self.world.at.begin(self.progress.iteration + 1);
+        self.world.at.enter(Phase::Data);
         self.timers.start("batch-generator", 2);
         let source = self.data.train.as_mut().ok_or_else(no_training_data)?;
-        let micros = source.global_batch(self.progress.consumed_samples, batch.num_microbatches)?;
+        let micros = source.global_batch(self.progress.consumed_samples, self.batches.current().num_microbatches)?;
         self.timers.stop("batch-generator");
+        Ok(micros)
+    }
 
+    /// Gradients of a global batch, summed over all ranks.
+    fn gradients<'a>(&mut self, n: usize, micro: impl Fn(usize) -> &'a MicroHost) -> Result<()> {
+        self.cx.step = self.progress.iteration;
+        self.cx.training = true;
+        let at = self.world.at.clone();
         at.enter(Phase::ForwardBackward);
         self.timers.start("forward-backward", 1);
-        self.forward_backward(&micros)?;
+        self.forward_backward(n, micro)?;
         self.timers.stop("forward-backward");
 
         at.enter(Phase::GradSync);
         self.timers.start("all-grads-sync", 1);
         self.cx.finish_grads()?;
         self.timers.stop("all-grads-sync");
-        Ok(batch.running_global_batch_size)
+        Ok(())
     }
 
     /// Counts a step of so many samples.
@@ -153,14 +164,14 @@ impl Trainer {
     }
 
     /// Gradients of a global batch, into zeroed buffers, under the loss scale.
-    fn forward_backward(&mut self, micros: &[MicroHost]) -> Result<()> {
-        let steps = steps_of(&self.config.parallel, &self.stage.edges, micros.len())?;
+    fn forward_backward<'a>(&mut self, n: usize, micro: impl Fn(usize) -> &'a MicroHost) -> Result<()> {
+        let steps = steps_of(&self.config.parallel, &self.stage.edges, n)?;
         let cx = &mut self.cx;
         cx.params.zero_grads(&*cx.device, &cx.stream)?;
-        cx.begin_grads(micros.len());
+        cx.begin_grads(n);
         cx.device.fill_bytes(&cx.stream, cx.stats.ptr(), cx.stats.bytes(), 0)?;
         cx.device.ops().fill(&cx.stream, self.scaler.scale(), &mut cx.loss_scale)?;
-        run(cx, &self.stage, &steps, |cx, i| Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &micros[i]))?;
+        run(cx, &self.stage, &steps, |cx, i| Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, micro(i)))?;
         Ok(())
     }
 

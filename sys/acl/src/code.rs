@@ -50,6 +50,9 @@ pub fn explain(code: i32) -> Explained {
 fn class(code: i32) -> &'static str {
     match code {
         OK => "no error",
+        140_000..=148_048 | 148_050..=149_999 | 240_000..=249_999 | 540_000..=549_999 => {
+            "the graph engine or the operator compiler refused: this program uses neither; is another library at work?"
+        }
         160_000..=169_999 => "an operator refused its arguments: a mistake of this program; please report it",
         360_000..=369_999 => "an operator's runtime call failed: the first error of the log counts",
         560_000..=569_999 => {
@@ -81,6 +84,24 @@ const ADVICE: &[(&[i32], &str)] = &[
         &[148049, 561107, 561112],
         "no operator packages: install the kernels package for this chip and source set_env.sh",
     ),
+    (
+        &[561002],
+        "an operator could not be divided over the cores (tiling): shapes and dtypes stand with this message; is the \
+         kernels package that of this chip?",
+    ),
+    (
+        &[561003, 561108, 561113],
+        "no kernel for this operator, dtype and chip: install the kernels package that belongs to the toolkit's version",
+    ),
+    (&[561103], "an executor is null, or was used before: a mistake of this program; please report it"),
+    (&[100002], "aclInit was called before by another library of this process: harmless"),
+    (&[107008], "an address is not aligned: a mistake of this program; please report it"),
+    (&[207000, 200006, 200001], "this driver or chip has not this feature: is the driver as new as the toolkit?"),
+    (
+        &[507033],
+        "the device could not be set up: a stale process may hold it (npu-smi info), or the driver is another's",
+    ),
+    (&[507049, 507013], "a copy engine failed: do two processes share the device?"),
     (
         &[207001, 207018, 200000],
         "the device's memory is used up: smaller --micro-batch-size, more sharding, smaller HCCL_BUFFSIZE",
@@ -280,9 +301,15 @@ pub const NAMES: &[(i32, &str)] = &[
     (561101, "ACLNN_ERR_INNER_CREATE_EXECUTOR"),
     (561102, "ACLNN_ERR_INNER_NOT_TRANS_EXECUTOR"),
     (561103, "ACLNN_ERR_INNER_NULLPTR"),
+    (561104, "ACLNN_ERR_INNER_WRONG_ATTR_INFO_SIZE"),
+    (561105, "ACLNN_ERR_INNER_KEY_CONFLICT"),
+    (561106, "ACLNN_ERR_INNER_INVALID_IMPL_MODE"),
     (561107, "ACLNN_ERR_INNER_OPP_PATH_NOT_FOUND"),
+    (561108, "ACLNN_ERR_INNER_LOAD_JSON_FAILED"),
     (561112, "ACLNN_ERR_INNER_OPP_KERNEL_PKG_NOT_FOUND"),
     (561113, "ACLNN_ERR_INNER_OP_FILE_INVALID"),
+    (561114, "ACLNN_ERR_INNER_ATTR_NUM_OUT_OF_BOUND"),
+    (561115, "ACLNN_ERR_INNER_ATTR_LEN_NOT_ENOUGH"),
 ];
 
 #[cfg(test)]

@@ -75,6 +75,8 @@ ferrotron_dynlib::table! {
         optional {
             /// Version of a package: `runtime`, `toolkit`.
             fn aclsysGetVersionStr(package: *mut c_char, version: *mut c_char) -> aclError;
+            /// Version of a package by number, 0 for CANN: what releases before 8.5 have.
+            fn aclsysGetCANNVersion(package: i32, version: *mut aclCANNPackageVersion) -> aclError;
             /// Version of the interface, 1.x.
             fn aclrtGetVersion(major: *mut i32, minor: *mut i32, patch: *mut i32) -> aclError;
             /// Blocks, at most so many milliseconds.
@@ -83,7 +85,9 @@ ferrotron_dynlib::table! {
             fn aclrtDestroyStreamForce(stream: aclrtStream) -> aclError;
             /// What the stream does after a task failed.
             fn aclrtSetStreamFailureMode(stream: aclrtStream, mode: aclrtStreamFailureMode) -> aclError;
-            /// Options of the device, such as determinism.
+            /// Options of the current context, such as determinism.
+            fn aclrtCtxSetSysParamOpt(option: aclSysParamOpt, value: i64) -> aclError;
+            /// Options of the process.
             fn aclrtSetSysParamOpt(option: aclSysParamOpt, value: i64) -> aclError;
             /// Runs a function on the host in stream order.
             fn aclrtLaunchHostFunc(stream: aclrtStream, function: aclrtHostFunc, args: *mut c_void) -> aclError;

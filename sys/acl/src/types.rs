@@ -1,6 +1,6 @@
 //! Scalars, handles, constants and structs of AscendCL.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 /// Status of a runtime call, 0 when it went well. See [`crate::code`].
 pub type aclError = i32;
@@ -138,6 +138,19 @@ pub struct aclrtPhysicalMemProp {
     pub reserve: u64,
 }
 
+/// Version of a package.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct aclCANNPackageVersion {
+    pub version: [c_char; 128],
+    pub majorVersion: [c_char; 64],
+    pub minorVersion: [c_char; 64],
+    pub releaseVersion: [c_char; 64],
+    pub patchVersion: [c_char; 64],
+    pub reserved: [c_char; 128],
+}
+
 /// `cubeMathType` of matrix products: the inputs' precision is kept.
 pub const KEEP_DTYPE: i8 = 0;
 
@@ -150,6 +163,7 @@ mod tests {
     /// Sizes and offsets as g++ 12 gives them for the vendor's headers on x86-64 and, LP64 too, aarch64.
     #[test]
     fn layouts_are_those_of_the_vendors_headers() {
+        assert_eq!((size_of::<aclCANNPackageVersion>(), align_of::<aclCANNPackageVersion>()), (512, 1));
         assert_eq!((size_of::<aclrtMemLocation>(), align_of::<aclrtMemLocation>()), (8, 4));
         assert_eq!(offset_of!(aclrtMemLocation, type_), 4);
         assert_eq!((size_of::<aclrtPhysicalMemProp>(), align_of::<aclrtPhysicalMemProp>()), (32, 8));

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ferrotron_cli::{corpus, curve, data_tools, doctor, generate, inspect, preprocess, pretrain};
+use ferrotron_cli::{corpus, curve, data_tools, doctor, explain, generate, inspect, preprocess, pretrain};
 
 const USAGE: &str = "\
 usage: ferrotron COMMAND ...
@@ -18,6 +18,7 @@ usage: ferrotron COMMAND ...
   inspect          what is in a checkpoint, token file or safetensors file
   corpus           text files to JSONL, one document a file
   doctor           which devices are here, and why others are not
+  explain          what a code of CANN means and what to try: 507015, EI0002, hccl:9, or a whole message
 Each command explains itself with --help.";
 
 fn main() -> ExitCode {
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         "inspect" => inspect::run(rest),
         "corpus" => corpus::run(rest),
         "doctor" => doctor::run(),
+        "explain" => explain::run(rest),
         "--help" | "-h" | "help" => {
             println!("{USAGE}");
             0

@@ -140,7 +140,7 @@ pub const VARIABLES: &[Variable] = &[
     var("ASCEND_GLOBAL_EVENT_ENABLE", Shape::Switch, ASCEND, "event logs"),
     var("ASCEND_SLOG_PRINT_TO_STDOUT", int(0, 2), ASCEND, "logs to standard output"),
     var("ASCEND_PROCESS_LOG_PATH", Shape::Text, ASCEND, "folder of logs; ~/ascend/log by default"),
-    var("ASCEND_LAUNCH_BLOCKING", Shape::Switch, TORCH_NPU, "synchronises after every operator"),
+    var("ASCEND_LAUNCH_BLOCKING", Shape::Switch, Role::Acts, "npu: the host waits after every operator, so that an error names the one that failed"),
     var("ASCEND_MAX_OP_CACHE_SIZE", int(-1, 1 << 30), ASCEND, "MB of compiled operators"),
     var("INF_NAN_MODE_ENABLE", Shape::Switch, ASCEND, "1 keeps Inf and NaN; 0 saturates and hides overflow"),
     var("ACL_DEVICE_SYNC_TIMEOUT", int(0, 2147483647), TORCH_NPU, "seconds that a device may take to synchronise"),

@@ -7,7 +7,7 @@ use super::spec::{Fallback, Flag, Group, Kind, Nargs, Source};
 pub static OWN: Group = Group { name: "Ferrotron", source: Source::Ferrotron, flags: &[
     Flag::new("--device", "device", Kind::Str, "Device to train on; auto takes the first that is there: npu, cuda, cpu")
         .of(&["cpu", "npu", "cuda", "auto"]).or(Fallback::Str("auto")),
-    Flag::new("--dry-run", "dry_run", Kind::StoreTrue, "Parse and validate, then stop: exit 0 trainable, 3 needs a planned feature, 2 refused"),
+    Flag::new("--dry-run", "dry_run", Kind::StoreTrue, "Validate, tell memory, work and collectives of one step of all ranks, then stop: exit 0 trainable, 3 needs a planned feature, 2 refused"),
     Flag::new("--print-config", "print_config", Kind::Str, "Print every effective value and where it comes from, then stop")
         .of(&["json", "text"]),
     Flag::new("--strict", "strict", Kind::StoreTrue, "Refuse flags without effect, and warnings, instead of listing them"),

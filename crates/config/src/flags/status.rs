@@ -34,6 +34,8 @@ const ACTS: &[&str] = &[
     "--hidden-dropout", "--attention-dropout", "--init-method-std", "--embedding-init-method-std", "--seed",
     "--untie-embeddings-and-output-weights", "--make-vocab-size-divisible-by", "--padded-vocab-size",
     "--no-pad-vocab-size", "--pad-vocab-size-to", "--vocab-size",
+    // sums in a fixed order, where the device does not give them anyway
+    "--deterministic-mode", "--npu-deterministic", "--use-deter-comp",
     // recomputation
     "--recompute-activations", "--recompute-granularity", "--recompute-method", "--recompute-num-layers",
     "--recompute-modules", "--activations-checkpoint-method", "--activations-checkpoint-num-layers",
@@ -188,10 +190,6 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
             "--profile-level", "--profile-with-cpu", "--profile-with-stack", "--profile-with-memory", "--profile-record-shapes",
             "--profile-export-type", "--profile-data-simplification",
         ],
-    ),
-    (
-        "runs are deterministic here without it",
-        &["--deterministic-mode", "--npu-deterministic", "--use-deter-comp"],
     ),
     (
         "changes how upstream writes checkpoints; here saves are synchronous, crash-safe and in the native format",

@@ -22,6 +22,8 @@ pub struct TrainConfig {
     pub skip_train: bool,
     /// Seed of weights, dropout and data order.
     pub seed: u64,
+    /// Devices that sum faster without a fixed order keep it all the same. The CPU always does.
+    pub deterministic: bool,
     /// Storage type of parameters and activations; main gradients and optimizer state are f32.
     pub params_dtype: ParamDtype,
     /// Stop when loss or gradients are not finite (off under dynamic loss scaling, which skips the step).

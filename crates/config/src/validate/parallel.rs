@@ -120,8 +120,13 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         if stage > 3 {
             c.invalid(&["--zero-stage"], format!("--zero-stage {stage} does not exist")).legal =
                 Some("0, 1, 2, 3".into());
-        } else if stage > 1 && dp > 1 {
-            c.planned(&["--zero-stage"], format!("--zero-stage {stage} is not there yet: 0 and 1 are"));
+        } else if stage == 2 && dp > 1 {
+            c.planned(&["--zero-stage"], "--zero-stage 2 is not there yet: 0, 1 and 3 are");
+        } else if stage == 3 && dp > 1 && pp > 1 {
+            let flags = ["--zero-stage", PP];
+            let v = c.invalid(&flags, "--zero-stage 3 does not go with pipeline stages");
+            v.legal = Some("--zero-stage 1 with pipeline stages, or one stage".into());
+            v.why = Some("each micro-batch gathers every block twice: the pipeline would wait for that".into());
         } else if stage > 0 && dp == 1 {
             c.notice(
                 NoticeKind::NoEffect,
@@ -154,7 +159,7 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         schedule: ferrotron_schedule::Kind::OneFOneB,
         microbatch_group: pp,
         sequence_parallel,
-        distributed_optimizer: c.args.flag("use_distributed_optimizer") || zero_stage == Some(1),
+        distributed_optimizer: c.args.flag("use_distributed_optimizer") || matches!(zero_stage, Some(1 | 3)),
         zero_stage: zero_stage.and_then(|s| u8::try_from(s).ok()),
         overlap_grad_reduce: c.args.flag("overlap_grad_reduce"),
         overlap_param_gather: c.args.flag("overlap_param_gather"),

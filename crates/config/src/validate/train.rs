@@ -70,6 +70,9 @@ pub(super) fn check(c: &mut Checker, p: &ParallelConfig, batch: Batch, length: R
         iterations_to_skip: to_skip(c),
         skip_train: c.args.flag("skip_train"),
         seed: c.long_from("seed", 0).unwrap_or(1234),
+        deterministic: ["deterministic_mode", "npu_deterministic", "deprecated_use_deter_comp"]
+            .iter()
+            .any(|dest| c.args.flag(dest)),
         params_dtype,
         check_for_nan,
         loss_spike_threshold: positive(c, "loss_spike_threshold"),

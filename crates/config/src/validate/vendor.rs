@@ -95,7 +95,10 @@ fn fsdp(c: &mut Checker, p: &ParallelConfig) {
             &[flag],
             format!("{flag} excludes pipeline stages, expert parallelism and --use-distributed-optimizer"),
         )
-        .legal = Some("--zero-stage 3 shards the same three things and combines with all of them".into());
+        .legal = Some(
+            "--zero-stage 1 with any of them; --zero-stage 3, which shards the same three things, with one stage"
+                .into(),
+        );
     }
     if c.args.text("ckpt_format") == Some("fsdp_dtensor") && !c.args.flag("use_megatron_fsdp") {
         let flags = ["--ckpt-format", "--use-megatron-fsdp"];

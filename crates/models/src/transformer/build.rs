@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ferrotron_device::{Error, Result, Tensor};
 use ferrotron_nn::embedding::EmbeddingConfig;
-use ferrotron_nn::{Builder, Embedding, Head, HeadTable, Mlp, Moe, Norm, Recompute, Rope, RopeSpec, Sees};
+use ferrotron_nn::{Builder, Embedding, Head, HeadTable, Mlp, Moe, Norm, Recompute, Rope, RopeSpec, Sees, Sharded};
 use ferrotron_runtime::{AnyLayer, Ctx, Edge, Flow, Micro};
 use ferrotron_schedule::ChunkPlan;
 
@@ -34,10 +34,13 @@ pub fn build(b: &mut Builder<'_>, c: &ModelConfig, chunks: &[ChunkPlan]) -> Resu
             word = Some(embedding.word());
             layers.push(Box::new(embedding));
         }
-        for (unit, recompute) in units(c.recompute, plan.blocks.clone()) {
+        let units = units(c.recompute, plan.blocks.clone());
+        let last = units.len().saturating_sub(1);
+        for (i, (blocks, recompute)) in units.into_iter().enumerate() {
+            let unit = Unit { blocks, recompute, first: i == 0, last: i == last };
             layers.push(match moe_config(c) {
-                None => stack::<Mlp>(b, c, &mlp_config(c), rope.as_ref(), unit, recompute),
-                Some(f) => stack::<Moe>(b, c, &f, rope.as_ref(), unit, recompute),
+                None => stack::<Mlp>(b, c, &mlp_config(c), rope.as_ref(), unit),
+                Some(f) => stack::<Moe>(b, c, &f, rope.as_ref(), unit),
             });
         }
         let head = plan.head.then(|| {
@@ -57,17 +60,35 @@ pub fn build(b: &mut Builder<'_>, c: &ModelConfig, chunks: &[ChunkPlan]) -> Resu
     Ok(models)
 }
 
-/// Blocks that are kept or recomputed as one.
+/// Blocks that are kept, recomputed or gathered as one.
+struct Unit {
+    blocks: Range<usize>,
+    recompute: bool,
+    /// Of its chunk.
+    first: bool,
+    last: bool,
+}
+
 fn stack<F: FeedForward>(
     b: &mut Builder<'_>,
     c: &ModelConfig,
     f: &F::Config,
     rope: Option<&Rope>,
-    blocks: Range<usize>,
-    recompute: bool,
+    unit: Unit,
 ) -> Box<dyn AnyLayer> {
-    let inner = Stack::<F>(blocks.map(|i| block(b, c, f, rope, i)).collect());
-    Box::new(Recompute { on: recompute, inner })
+    let layer = |b: &mut Builder<'_>| {
+        let inner = Stack::<F>(unit.blocks.map(|i| block(b, c, f, rope, i)).collect());
+        Recompute { on: unit.recompute, inner }
+    };
+    if !b.shard_blocks {
+        return Box::new(layer(b));
+    }
+    // What is recomputed as one is gathered as one. Units of a chunk have consecutive numbers.
+    let number = b.table.begin_unit();
+    let inner = layer(b);
+    b.table.end_unit();
+    let (before, after) = ((!unit.first).then(|| number - 1), (!unit.last).then_some(number + 1));
+    Box::new(Sharded { unit: number, before, after, inner })
 }
 
 fn embedding_config(c: &ModelConfig, head_elsewhere: bool) -> EmbeddingConfig {

@@ -41,13 +41,12 @@ impl Exchange {
     pub fn new(cx: &Ctx, counts: &Tensor, rows: usize) -> Result<Exchange> {
         let (ep, rank) = (cx.groups.ep.size(), cx.groups.ep.rank());
         let experts = counts.numel() / ep;
+        let here = experts / ep;
         let n: Vec<usize> = if cx.device.info().computes {
             host::read_f32(&*cx.device, &cx.stream, counts)?.iter().map(|n| *n as usize).collect()
         } else {
-            // A device without values: every expert gets its share.
-            (0..counts.numel()).map(|i| (rows + experts - 1 - i % experts) / experts).collect()
+            (0..counts.numel()).map(|i| even_share(rows, ep, here, i / experts, i % experts)).collect()
         };
-        let here = experts / ep;
         let of = |sender: usize, rank: usize| &n[sender * experts + rank * here..][..here];
         let send: Vec<usize> = (0..ep).map(|r| of(rank, r).iter().sum()).collect();
         if send.iter().sum::<usize>() != rows {
@@ -96,6 +95,13 @@ impl Exchange {
     }
 }
 
+/// Rows that a sender has for an expert where no counts can be read: every rank gets as many, what does not divide stays
+/// with its sender, and a rank's experts share alike. All ranks then do the same.
+fn even_share(rows: usize, ranks: usize, here: usize, sender: usize, expert: usize) -> usize {
+    let rest = if expert / here == sender { rows % ranks } else { 0 };
+    (rows / ranks + rest + here - 1 - expert % here) / here
+}
+
 /// Both orders of what `senders` send to `experts`, of which `count(sender, expert)` tells the number of rows.
 fn orders(cx: &Ctx, senders: usize, experts: usize, count: impl Fn(usize, usize) -> usize) -> Result<(Tensor, Tensor)> {
     let mut starts = vec![];
@@ -125,4 +131,23 @@ fn reorder(cx: &Ctx, rows: &Tensor, order: &Tensor) -> Result<Tensor> {
     let mut out = cx.pool.alloc(rows.dtype(), *rows.shape())?;
     cx.ops().gather_rows(&cx.stream, rows, order, 1, &mut out)?;
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::even_share;
+
+    #[test]
+    fn even_shares_lose_no_row() {
+        for (rows, ranks, here) in [(7, 2, 3), (0, 2, 2), (64, 4, 1), (13, 1, 5)] {
+            for sender in 0..ranks {
+                let shares: Vec<usize> = (0..ranks * here).map(|e| even_share(rows, ranks, here, sender, e)).collect();
+                assert_eq!(shares.iter().sum::<usize>(), rows, "{shares:?}");
+                let (of_others, own) = (rows / ranks, rows / ranks + rows % ranks);
+                for (r, of_rank) in shares.chunks(here).enumerate() {
+                    assert_eq!(of_rank.iter().sum::<usize>(), if r == sender { own } else { of_others });
+                }
+            }
+        }
+    }
 }
