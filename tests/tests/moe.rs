@@ -154,7 +154,8 @@ fn one_expert_is_the_dense_model() {
     dense.load(&weights.iter().map(|(k, v)| (of_dense(k), v.clone())).collect()).unwrap();
     let ids: Vec<i32> = (0..15).map(|i| i * 37 % 96).collect();
     let batch = plain_batch(&ids[..], &ids, 5, 0, 1);
-    let (a, b) = (moe.forward_backward(&[batch.clone()]).unwrap(), dense.forward_backward(&[batch]).unwrap());
+    let batch = std::slice::from_ref(&batch);
+    let (a, b) = (moe.forward_backward(batch).unwrap(), dense.forward_backward(batch).unwrap());
     assert!((a - b).abs() <= 1e-6 * b.abs(), "{a}, dense {b}");
     let want = dense.grads().unwrap();
     for (name, got) in moe.grads().unwrap() {
