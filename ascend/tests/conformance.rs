@@ -5,15 +5,8 @@ mod common;
 
 use std::sync::Arc;
 
-use ferrotron_conformance::{Case, run_cases, suite};
+use ferrotron_conformance::{assert_refuses_experts, run_cases, suite_without_experts};
 use ferrotron_device::Device;
-
-/// Whether an op says that it is not there.
-fn missing(c: &Case) -> bool {
-    const OPS: [&str; 7] =
-        ["route", "route_backward", "sort_by_expert", "load_balance", "gather_rows", "combine", "combine_backward"];
-    OPS.contains(&c.op)
-}
 
 /// Runs one half of the suite: two tests run at once.
 fn half(odd: bool) {
@@ -22,8 +15,7 @@ fn half(odd: bool) {
     let opened = Arc::new(common::open(&home, ordinal, None));
     let device: Arc<dyn Device> = opened.clone();
     let control = common::control();
-    let mut cases = suite();
-    cases.retain(|c| !missing(c));
+    let mut cases = suite_without_experts();
     let mut i = 0;
     cases.retain(|_| {
         i += 1;
@@ -60,14 +52,6 @@ fn every_op_conforms_and_no_rule_is_broken_second_half() {
 fn what_is_missing_says_so() {
     let home = common::home("missing");
     let device: Arc<dyn Device> = Arc::new(common::open(&home, 2, None));
-    let mut cases = suite();
-    cases.retain(|c| missing(c) && (c.name.starts_with("T=7 E=4") || c.name.starts_with("T=7 K=2 H=7 F32")));
-    let report = run_cases(&device, &cases).expect("streams and memory");
-    assert_eq!((report.failures.len(), report.ops.len()), (cases.len(), 7));
-    for f in &report.failures {
-        assert!(f.what.contains(&format!("{} is not available on npu:2", f.op)), "{f}");
-    }
-    // errors of the calls, not of the stream
-    device.stream(ferrotron_device::StreamRole::Compute).unwrap().synchronize().unwrap();
+    assert_refuses_experts(&device);
     common::remove(&home);
 }

@@ -27,10 +27,12 @@ KERNEL scale(In factor, Out x) {
     for (u64 i = first(); i < x.n; i += stride()) store(x, i, load(x, i) * f);
 }
 
-// c[m, n] = beta c + bias[n]: what the matrix product leaves to do. With beta 0, c is not read; no bias has 0 elements.
-KERNEL add_bias(In bias, Out c, u64 cols, float beta) {
+// c[m, n] = beta c + product[m, n] + bias[n]: what the matrix product leaves to do. With beta 0, c is not read; product and
+// bias may have 0 elements.
+KERNEL add_bias(In product, In bias, Out c, u64 cols, float beta) {
     for (u64 i = first(); i < c.n; i += stride()) {
         float v = beta == 0.0f ? 0.0f : beta * load(c, i);
+        if (product.n != 0) v += load(product, i);
         store(c, i, bias.n == 0 ? v : v + load(bias, i % cols));
     }
 }

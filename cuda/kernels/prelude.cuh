@@ -99,42 +99,43 @@ __device__ inline void store_double(const Out& y, u64 i, double v) {
 __device__ inline u64 first() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline u64 stride() { return (u64)gridDim.x * blockDim.x; }
 
-// ---- reductions over a block of whole warps; every thread calls, every thread gets the result. The order of the sum
-// is that of the threads' numbers, so equal inputs give equal bits.
+// ---- reductions over a block of whole warps; every thread calls, every thread gets the result. The order is that of the
+// threads' numbers, so equal inputs give equal bits.
 
-template <class T>
-__device__ inline T warp_sum(T v) {
-    for (int offset = WARP / 2; offset > 0; offset /= 2) v += __shfl_xor_sync(ALL_LANES, v, offset);
+struct Add {
+    template <class T>
+    __device__ T operator()(T a, T b) const { return a + b; }
+};
+
+struct Max {
+    __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+template <class T, class F>
+__device__ inline T warp_reduce(T v, F f) {
+    for (int offset = WARP / 2; offset > 0; offset /= 2) v = f(v, __shfl_xor_sync(ALL_LANES, v, offset));
     return v;
 }
 
-__device__ inline float warp_max(float v) {
-    for (int offset = WARP / 2; offset > 0; offset /= 2) v = fmaxf(v, __shfl_xor_sync(ALL_LANES, v, offset));
-    return v;
-}
-
-template <class T>
-__device__ inline T block_sum(T v) {
+template <class T, class F>
+__device__ inline T block_reduce(T v, F f) {
     SHARED(T, part, WARP);
-    v = warp_sum(v);
-    __syncthreads(); // who is late may still read the parts of the sum before this one
+    v = warp_reduce(v, f);
+    __syncthreads(); // who is late may still read the parts of the reduction before this one
     if (threadIdx.x % WARP == 0) part[threadIdx.x / WARP] = v;
     __syncthreads();
-    T sum = 0;
-    for (u32 w = 0; w < blockDim.x / WARP; ++w) sum += part[w];
-    return sum;
+    T all = part[0];
+    for (u32 w = 1; w < blockDim.x / WARP; ++w) all = f(all, (T)part[w]);
+    return all;
 }
 
-__device__ inline float block_max(float v) {
-    SHARED(float, part, WARP);
-    v = warp_max(v);
-    __syncthreads();
-    if (threadIdx.x % WARP == 0) part[threadIdx.x / WARP] = v;
-    __syncthreads();
-    float largest = part[0];
-    for (u32 w = 1; w < blockDim.x / WARP; ++w) largest = fmaxf(largest, part[w]);
-    return largest;
-}
+template <class T>
+__device__ inline T warp_sum(T v) { return warp_reduce(v, Add()); }
+
+template <class T>
+__device__ inline T block_sum(T v) { return block_reduce(v, Add()); }
+
+__device__ inline float block_max(float v) { return block_reduce(v, Max()); }
 
 // ---- sums over rows: a block takes 32 columns, its 8 warps every eighth row; thread (0, c) adds the 8 parts in order
 
@@ -151,7 +152,7 @@ __device__ inline u32 row_lane() { return threadIdx.x / COLUMNS; }
 
 __device__ inline float rows_sum(float v) {
     SHARED(float, part, THREADS);
-    __syncthreads(); // as in block_sum
+    __syncthreads(); // as in block_reduce
     part[threadIdx.x] = v;
     __syncthreads();
     float sum = 0;

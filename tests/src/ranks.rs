@@ -36,6 +36,8 @@ pub struct Ranks {
     pub sp: bool,
     /// Distributed optimizer.
     pub sharded: bool,
+    /// Its instances.
+    pub instances: usize,
     /// Gradients and parameters travel under compute.
     pub overlap: bool,
     /// Elements of a bucket.
@@ -64,6 +66,7 @@ impl Ranks {
             etp: 0,
             sp: false,
             sharded: false,
+            instances: 1,
             overlap: false,
             bucket: 1 << 20,
             kind: Kind::OneFOneB,
@@ -172,7 +175,15 @@ fn rank_main(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize, fabric: &dyn
     let device: Arc<dyn Device> = Arc::new(CpuDevice::new(r.device)?);
     let stream = Ctx::home_stream(&device)?;
     let etp = if r.etp == 0 { r.tp } else { r.etp };
-    let layout = Layout { world: r.world(), tp: r.tp, pp: r.pp, ep: r.ep, etp, ..Layout::single() };
+    let layout = Layout {
+        world: r.world(),
+        tp: r.tp,
+        pp: r.pp,
+        ep: r.ep,
+        etp,
+        optimizer_instances: r.instances,
+        ..Layout::single()
+    };
     let mesh = Mesh::new(layout).expect("a legal layout");
     let groups = Groups::of_mesh(fabric, &mesh, &device)?;
     let (dp, stage, stages) = (groups.dp.rank(), groups.pp.rank(), groups.pp.size());
@@ -186,10 +197,10 @@ fn rank_main(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize, fabric: &dyn
     let models = build(&mut builder, c, &chunks_of_stage(&counts, stages, stage))?;
     let store = StoreOptions {
         dtype,
-        dp_size: r.dp,
-        dp_rank: dp,
-        expert_dp_size: groups.edp.size(),
-        expert_dp_rank: groups.edp.rank(),
+        dp_size: groups.instance.size(),
+        dp_rank: groups.instance.rank(),
+        expert_dp_size: groups.edp_instance.size(),
+        expert_dp_rank: groups.edp_instance.rank(),
         shard_optimizer: r.sharded,
         bucket_elements: r.bucket,
         seed: 11,

@@ -73,6 +73,8 @@ fn any_layout_trains_as_one_rank() {
         Ranks { dp: 4, ep: 2, ..BASE },
         Ranks { dp: 4, ep: 2, ..SHARDED },
         Ranks { dp: 4, ep: 4, ..SHARDED },
+        Ranks { dp: 4, ep: 2, instances: 2, ..SHARDED },
+        Ranks { dp: 8, ep: 2, instances: 2, ..SHARDED },
         Ranks { tp: 2, dp: 2, ep: 2, sp: true, ..BASE },
         Ranks { tp: 2, dp: 2, ep: 2, ..BASE },
         Ranks { tp: 2, dp: 4, ep: 2, sp: true, ..SHARDED },

@@ -39,7 +39,7 @@ pub fn check(root: &Path, write: bool) -> Result<(), String> {
     let file = folder.join("kernels.cu");
     fs::write(&file, &source).map_err(|e| format!("{}: {e}", file.display()))?;
 
-    let nvcc = find(&folder.join("venv"), "nvcc")?;
+    let nvcc = find(&folder.join("venv"), "bin", "nvcc")?;
     for chip in CHIPS {
         let cubin = folder.join(format!("sm_{chip}.cubin"));
         let words = run(Command::new(&nvcc)
@@ -55,6 +55,7 @@ pub fn check(root: &Path, write: bool) -> Result<(), String> {
         println!("cuda-check: sm_{chip}: {compiled} kernels, {} registers at most, no spills", registers(&words));
     }
 
+    headers(root, &folder)?;
     let fresh = folder.join("kernels.ptx");
     run(Command::new(&python)
         .arg("-c")
@@ -84,6 +85,20 @@ pub fn check(root: &Path, write: bool) -> Result<(), String> {
     Ok(())
 }
 
+/// Compares the driver's header with our table of its functions.
+fn headers(root: &Path, folder: &Path) -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let arguments = ["run", "--quiet", "--package", "ferrotron-cuda-sys", "--example", "header_check"];
+    let claims = run(Command::new(cargo).args(arguments).current_dir(root))?;
+    let file = folder.join("header_check.cpp");
+    fs::write(&file, claims).map_err(|e| format!("{}: {e}", file.display()))?;
+    let include = find(&folder.join("venv"), "include", "cuda.h")?;
+    let include = include.parent().unwrap_or(folder);
+    run(Command::new("g++").args(["-std=c++17", "-fsyntax-only", "-I"]).arg(include).arg(&file))?;
+    println!("cuda-check: the driver's header agrees with sys/cuda");
+    Ok(())
+}
+
 /// Most registers of a kernel, from ptxas's words.
 fn registers(words: &str) -> u32 {
     let used = words.lines().filter_map(|l| l.split("Used ").nth(1)?.split(' ').next()?.parse().ok());
@@ -97,7 +112,7 @@ fn venv(folder: &Path) -> Result<PathBuf, String> {
     if !python.exists() {
         run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
     }
-    if find(&venv, "nvcc").is_err() {
+    if find(&venv, "bin", "nvcc").is_err() {
         run(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(NVCC))?;
     }
     // apart: its library has the name of a later one's
@@ -107,15 +122,15 @@ fn venv(folder: &Path) -> Result<PathBuf, String> {
     Ok(python)
 }
 
-/// The file of this name in a `bin` below a folder.
-fn find(folder: &Path, name: &str) -> Result<PathBuf, String> {
+/// The file of this name in a folder called `place` below a folder.
+fn find(folder: &Path, place: &str, name: &str) -> Result<PathBuf, String> {
     let mut folders = vec![folder.join("lib")];
     while let Some(f) = folders.pop() {
         for entry in fs::read_dir(&f).into_iter().flatten().flatten() {
             let path = entry.path();
             if path.is_dir() && !path.is_symlink() {
                 folders.push(path);
-            } else if path.file_name().is_some_and(|n| n == name) && f.ends_with("bin") {
+            } else if path.file_name().is_some_and(|n| n == name) && f.ends_with(place) {
                 return Ok(path);
             }
         }

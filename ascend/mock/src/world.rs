@@ -99,14 +99,7 @@ pub fn world() -> &'static World {
             );
             CHIPS[2]
         });
-        // `device:rules`, joined by `|`
-        let faults = std::env::var("FERROTRON_MOCK_FAULTS").unwrap_or_default();
-        for (device, rules) in faults.split('|').filter_map(|f| f.split_once(':')) {
-            match device.trim().parse::<usize>().ok().and_then(|d| devices.get(d)).map(|d| d.faults().add(rules)) {
-                Some(Ok(())) => {}
-                _ => eprintln!("mock: FERROTRON_MOCK_FAULTS={faults} is not device:site#n=code"),
-            }
-        }
+        ferrotron_mock::engine::faults_of_environment(&devices);
         World {
             devices,
             loud: std::env::var_os("FERROTRON_MOCK_LOUD").is_some(),

@@ -8,39 +8,11 @@ use ferrotron_ascend::AscendBackend;
 pub use ferrotron_ascend::explain;
 use ferrotron_cpu::CpuBackend;
 pub use ferrotron_cpu::CpuConfig;
+use ferrotron_cuda::CudaBackend;
 use ferrotron_device::{Backend, Device, DeviceInfo, Error, ProbeError};
 
 /// Names that `--device` takes, in the order in which `auto` tries them.
 pub const NAMES: [&str; 3] = ["npu", "cuda", "cpu"];
-
-/// A backend that this build does not have.
-struct Absent {
-    name: &'static str,
-    vendor: &'static str,
-}
-
-impl Absent {
-    fn why(&self) -> ProbeError {
-        ProbeError {
-            backend: self.name,
-            reason: format!("this version of Ferrotron has no {} device yet", self.vendor),
-            searched: vec![],
-            remedy: "use --device cpu; README.md says what works and what comes next".into(),
-        }
-    }
-}
-
-impl Backend for Absent {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-    fn probe(&self) -> Result<Vec<DeviceInfo>, ProbeError> {
-        Err(self.why())
-    }
-    fn open(&self, _: usize) -> ferrotron_device::Result<Arc<dyn Device>> {
-        Err(Error::Device { device: self.name.into(), what: self.why().to_string() })
-    }
-}
 
 /// How devices are opened.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,9 +25,10 @@ pub struct DeviceOptions {
 
 /// All backends, in the order of [`NAMES`].
 pub fn all(o: &DeviceOptions) -> Vec<Box<dyn Backend>> {
+    let get = |name: &str| std::env::var_os(name);
     vec![
-        Box::new(AscendBackend::from_variables(|name| std::env::var_os(name), o.deterministic)),
-        Box::new(Absent { name: "cuda", vendor: "CUDA" }),
+        Box::new(AscendBackend::from_variables(get, o.deterministic)),
+        Box::new(CudaBackend { environment: ferrotron_cuda::Environment::from_variables(get) }),
         Box::new(CpuBackend { config: o.cpu }),
     ]
 }
@@ -143,16 +116,17 @@ mod tests {
 
     use super::*;
 
-    fn without_cann() -> Vec<Box<dyn Backend>> {
+    fn cpu_only() -> Vec<Box<dyn Backend>> {
         let mut backends = all(&DeviceOptions::default());
         backends[0] =
             Box::new(AscendBackend { environment: Environment::only("/nowhere/cann"), ..AscendBackend::default() });
+        backends[1] = Box::new(CudaBackend { environment: ferrotron_cuda::Environment::only("/nowhere/cuda") });
         backends
     }
 
     #[test]
     fn auto_finds_the_cpu_and_says_why_not_the_others() {
-        let choice = choose("auto", without_cann()).unwrap();
+        let choice = choose("auto", cpu_only()).unwrap();
         assert_eq!((choice.name(), choice.why.len()), ("cpu", 3));
         assert!(
             choice.why[0].starts_with(
@@ -161,22 +135,24 @@ mod tests {
             "{:?}",
             choice.why
         );
-        assert!(choice.why[1].contains("passes over cuda: this version of Ferrotron has no CUDA device yet"));
+        assert!(choice.why[1].contains("passes over cuda: cannot load libcuda.so.1 (1 places searched"));
         assert!(choice.why[2].starts_with("--device auto takes cpu: 1 of "), "{:?}", choice.why);
     }
 
     #[test]
     fn an_absent_device_that_was_asked_for_is_an_error() {
-        let e = choose("npu", without_cann()).err().unwrap().to_string();
+        let e = choose("npu", cpu_only()).err().unwrap().to_string();
         assert!(e.contains("searched /nowhere/cann/lib64/libascendcl.so") && e.contains("set_env.sh"), "{e}");
-        assert!(choose("tpu", without_cann()).is_err());
+        let e = choose("cuda", cpu_only()).err().unwrap().to_string();
+        assert!(e.contains("searched /nowhere/cuda/lib64/libcuda.so.1") && e.contains("driver for CUDA 12.0"), "{e}");
+        assert!(choose("tpu", cpu_only()).is_err());
     }
 
     #[test]
     fn ranks_share_the_cpu_and_nothing_else() {
-        let choice = choose("cpu", without_cann()).unwrap();
+        let choice = choose("cpu", cpu_only()).unwrap();
         assert_eq!(choice.open(5).unwrap().info().name, "cpu:0");
-        let absent = Box::new(Absent { name: "cuda", vendor: "CUDA" });
+        let absent = cpu_only().remove(1);
         let two = DeviceInfo { name: "cuda:0".into(), model: String::new(), memory: 0, computes: true };
         let choice = Choice { backend: absent, devices: vec![two.clone(), two], why: vec![] };
         let e = choice.open(2).err().unwrap().to_string();

@@ -6,10 +6,10 @@
 mod common;
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{TINY, Temp, losses, program, text};
+use common::{TINY, Temp, clean, difference, losses, program, text};
 
 /// An installation of CANN that is the mock, in a folder as the vendor's installer makes it.
 fn cann(home: &Path) {
@@ -29,28 +29,6 @@ fn on(device: &str, home: &Path, words: &str) -> Command {
     c.args(words.split_whitespace()).env("ASCEND_HOME_PATH", home).env("FERROTRON_MOCK_LOUD", "1");
     c.env_remove("ASCEND_TOOLKIT_HOME").env_remove("ASCEND_OPP_PATH").env_remove("ASCEND_LAUNCH_BLOCKING");
     c
-}
-
-/// Standard output of a run that went well and broke no rule.
-fn clean(c: &mut Command) -> String {
-    let Output { status, stdout, stderr } = c.output().unwrap();
-    let (out, err) = (text(&stdout), text(&stderr));
-    assert!(status.success() && !err.contains("mock:"), "{c:?}\n{out}\n{err}");
-    out
-}
-
-/// Numbers of the training lines: losses and gradient norms; of validation lines the losses.
-fn numbers(log: &str) -> Vec<f64> {
-    let fields = ["lm loss: ", "grad norm: ", "lm loss value: "];
-    let of = |l: &str, field: &str| l.split(field).nth(1)?.split(' ').next()?.parse::<f64>().ok();
-    losses(log).iter().flat_map(|l| fields.iter().filter_map(|f| of(l, f)).collect::<Vec<_>>()).collect()
-}
-
-/// Largest relative difference of the numbers of two logs, which must be finite and as many.
-fn difference(a: &str, b: &str) -> f64 {
-    let (a, b) = (numbers(a), numbers(b));
-    assert!(a.len() >= 16 && a.len() == b.len() && a.iter().all(|x| x.is_finite()), "{a:?} {b:?}");
-    a.iter().zip(&b).map(|(a, b)| (a - b).abs() / b.abs()).fold(0.0, f64::max)
 }
 
 #[test]

@@ -319,6 +319,18 @@ impl Engine {
     }
 }
 
+/// Makes the faults that FERROTRON_MOCK_FAULTS asks for, `device:rules` joined by `|`, for programs that a test starts; see
+/// [`Faults::add`]. What it does not understand it says on standard error.
+pub fn faults_of_environment(devices: &[Engine]) {
+    let faults = std::env::var("FERROTRON_MOCK_FAULTS").unwrap_or_default();
+    for (device, rules) in faults.split('|').filter_map(|f| f.split_once(':')) {
+        match device.trim().parse::<usize>().ok().and_then(|d| devices.get(d)).map(|d| d.faults().add(rules)) {
+            Some(Ok(())) => {}
+            _ => eprintln!("mock: FERROTRON_MOCK_FAULTS={faults} is not device:site#n=code"),
+        }
+    }
+}
+
 impl Drop for Engine {
     fn drop(&mut self) {
         let left: Vec<StreamId> = self.state().streams.keys().map(|&s| StreamId(s)).collect();

@@ -150,8 +150,7 @@ impl Optimizer {
 
     /// Whether this rank adds the slot to a sum over ranks.
     fn counts(&self, cx: &Ctx, slot: &Slot) -> bool {
-        let experts = cx.params.buffers()[slot.own.buffer].experts;
-        slot.counted && (cx.params.options().shard_optimizer || cx.groups.grads_of(experts).rank() == 0)
+        slot.counted && cx.owns_first_copy(cx.params.buffers()[slot.own.buffer].experts)
     }
 
     /// Updates what this rank owns.

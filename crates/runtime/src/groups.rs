@@ -14,16 +14,23 @@ pub struct Groups {
     pub tp: Arc<dyn Communicator>,
     /// Data parallel, for gradients: ranks with the same parameters and other samples.
     pub dp: Arc<dyn Communicator>,
+    /// Those of them that share one optimizer's state, for gradients: all, unless there are several instances of the
+    /// distributed optimizer.
+    pub instance: Arc<dyn Communicator>,
     /// The same ranks, for parameters.
-    pub dp_params: Arc<dyn Communicator>,
+    pub instance_params: Arc<dyn Communicator>,
+    /// Ranks that own the same shards in other instances; this rank alone when there is one instance.
+    pub across: Arc<dyn Communicator>,
     /// Expert parallel: ranks that hold the experts of a layer between them.
     pub ep: Arc<dyn Communicator>,
     /// Expert tensor parallel, for layers: ranks that share each expert's matrices. The tensor-parallel ones, or one.
     pub etp: Arc<dyn Communicator>,
     /// Expert data parallel, for gradients: ranks with the same experts.
     pub edp: Arc<dyn Communicator>,
+    /// Those of them that share one optimizer's state, for gradients.
+    pub edp_instance: Arc<dyn Communicator>,
     /// The same ranks, for parameters.
-    pub edp_params: Arc<dyn Communicator>,
+    pub edp_instance_params: Arc<dyn Communicator>,
     /// Pipeline stages, for activations (messages towards the last stage).
     pub pp: Arc<dyn Communicator>,
     /// The same ranks, for gradients of activations (messages towards the first).
@@ -41,11 +48,14 @@ impl Groups {
         Groups {
             tp: solo("tp"),
             dp: solo("dp"),
-            dp_params: solo("dp"),
+            instance: solo("dp"),
+            instance_params: solo("dp"),
+            across: solo("across"),
             ep: solo("ep"),
             etp: solo("etp"),
             edp: solo("edp"),
-            edp_params: solo("edp"),
+            edp_instance: solo("edp"),
+            edp_instance_params: solo("edp"),
             pp: solo("pp"),
             pp_back: solo("pp"),
             embedding: solo("embedding"),
@@ -71,15 +81,29 @@ impl Groups {
         };
         let tp = of(GroupKind::Tensor, "tp", "layers")?;
         let dp = of(GroupKind::DataContext, "dp", "grads")?;
-        let dp_params = of(GroupKind::DataContext, "dp", "params")?;
+        let instance_params = of(GroupKind::PartialDataContext, "dp", "params")?;
+        let edp = or(GroupKind::ExpertData, "edp", "grads", (GroupKind::DataContext, &dp))?;
+        let (instance, edp_instance) = match mesh.layout().optimizer_instances {
+            1 => (dp.clone(), edp.clone()),
+            _ => {
+                let instance = of(GroupKind::PartialDataContext, "instance", "grads")?;
+                let dense = (GroupKind::PartialDataContext, &instance);
+                let experts = or(GroupKind::PartialExpertData, "expert-instance", "grads", dense)?;
+                (instance, experts)
+            }
+        };
+        let dense = (GroupKind::PartialDataContext, &instance_params);
         Ok(Groups {
+            across: of(GroupKind::AcrossInstances, "across", "grads")?,
             ep: of(GroupKind::Expert, "ep", "layers")?,
             etp: or(GroupKind::ExpertTensor, "etp", "layers", (GroupKind::Tensor, &tp))?,
-            edp: or(GroupKind::ExpertData, "edp", "grads", (GroupKind::DataContext, &dp))?,
-            edp_params: or(GroupKind::ExpertData, "edp", "params", (GroupKind::DataContext, &dp_params))?,
+            edp_instance_params: or(GroupKind::PartialExpertData, "edp", "params", dense)?,
+            edp,
+            edp_instance,
             tp,
             dp,
-            dp_params,
+            instance,
+            instance_params,
             pp: of(GroupKind::Pipeline, "pp", "forward")?,
             pp_back: of(GroupKind::Pipeline, "pp", "backward")?,
             embedding: of(GroupKind::Embedding, "embedding", "grads")?,
@@ -89,13 +113,18 @@ impl Groups {
 }
 
 impl Groups {
-    /// Ranks over which gradients are summed: of experts, or of all other parameters.
-    pub fn grads_of(&self, experts: bool) -> &Arc<dyn Communicator> {
+    /// Ranks with the same experts, or with the same other parameters.
+    pub fn replicas(&self, experts: bool) -> &Arc<dyn Communicator> {
         if experts { &self.edp } else { &self.dp }
     }
 
+    /// Those of them that share one optimizer's state, for gradients.
+    pub fn instance_of(&self, experts: bool) -> &Arc<dyn Communicator> {
+        if experts { &self.edp_instance } else { &self.instance }
+    }
+
     /// The same ranks, for parameters.
-    pub fn params_of(&self, experts: bool) -> &Arc<dyn Communicator> {
-        if experts { &self.edp_params } else { &self.dp_params }
+    pub fn instance_params_of(&self, experts: bool) -> &Arc<dyn Communicator> {
+        if experts { &self.edp_instance_params } else { &self.instance_params }
     }
 }

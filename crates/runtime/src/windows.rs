@@ -56,7 +56,7 @@ impl Ctx {
             }
             let b = &self.params.buffers()[i];
             let whole = self.pool.alloc(b.dtype, [b.elements()])?;
-            let replicas = self.groups.params_of(b.experts);
+            let replicas = self.groups.instance_params_of(b.experts);
             let arriving = replicas.all_gather(&self.stream, b.param.clone(), whole)?;
             self.windows.params.insert(i, Window::Arriving(arriving));
         }
@@ -107,8 +107,7 @@ impl Ctx {
             }
             let share = self.params.share(i, &(0..whole.numel()));
             let own = whole.view(share.start, [share.len()]);
-            let replicas = self.groups.grads_of(self.params.buffers()[i].experts);
-            let sum = replicas.reduce_scatter(&self.stream, whole, own)?;
+            let sum = self.scatter(self.params.buffers()[i].experts, whole, own)?;
             self.windows.leaving.push((i, sum));
         }
         Ok(())

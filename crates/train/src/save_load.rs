@@ -102,19 +102,20 @@ impl Trainer {
         let cx = &self.cx;
         let (device, table) = (&*cx.device, cx.params.table());
         let writes = |spec: &ParamSpec| spec.tied != Tied::Copy && !(spec.tp_replicated && cx.groups.tp.rank() > 0);
-        let first_replica = |spec: &ParamSpec| cx.groups.grads_of(spec.expert).rank() == 0;
+        let first_replica = |spec: &ParamSpec| cx.groups.replicas(spec.expert).rank() == 0;
         let mut entries = vec![];
         for (id, spec) in table.iter().filter(|(_, spec)| writes(spec)) {
-            // Of a sharded parameter every replica has a part.
+            // Of a sharded parameter every replica has a part, each instance all parts.
             let (offset, kept) = cx.params.kept(id);
-            if kept.numel() > 0 && (first_replica(spec) || spec.unit.is_some()) {
+            let first_copy = if spec.unit.is_some() { cx.owns_first_copy(spec.expert) } else { first_replica(spec) };
+            if kept.numel() > 0 && first_copy {
                 entries.push(entry(device, &cx.stream, Kind::Param, spec.shard.clone(), offset, kept));
             }
         }
         if self.config.checkpoint.save_optim {
             for s in self.optimizer.states() {
                 let spec = table.spec(s.own.id);
-                if writes(spec) && (first_replica(spec) || cx.params.options().shard_optimizer) {
+                if writes(spec) && cx.owns_first_copy(spec.expert) {
                     let (kind, offset) = (kind_of(s.kind)?, s.own.offset);
                     entries.push(entry(device, &cx.stream, kind, spec.shard.clone(), offset, s.tensor.clone()));
                 }

@@ -71,7 +71,8 @@ struct State {
     std::vector<Written> written;
 };
 
-extern thread_local State state;
+// This thread's.
+extern thread_local State* state;
 
 // Ends the launch with a message. Does not return.
 [[noreturn, gnu::format(printf, 1, 2)]] void fail(const char* format, ...);
@@ -80,7 +81,11 @@ void barrier(const char* site);
 // Waits for the other lanes; gives the page that this shuffle's values are on.
 unsigned meet(Warp& warp);
 
-inline uint64_t me() { return state.first_thread + state.fiber->number; }
+// A new number for a shared array of the source, and the array's bytes: zeros at first, and never moved.
+unsigned new_array();
+void* cells(unsigned array, size_t bytes);
+
+inline uint64_t me() { return state->first_thread + state->fiber->number; }
 
 // ---- shared memory
 
@@ -99,26 +104,26 @@ struct Element {
     Cell<T>& cell;
 
     operator T() const {
-        unsigned me = state.fiber->number;
-        if (cell.written < state.block_start) fail("reads shared memory that no thread of the block has written");
-        if (cell.written == state.epoch && cell.writer != me) {
+        unsigned me = state->fiber->number;
+        if (cell.written < state->block_start) fail("reads shared memory that no thread of the block has written");
+        if (cell.written == state->epoch && cell.writer != me) {
             fail("reads shared memory that thread %u wrote, with no barrier between", cell.writer);
         }
-        if (cell.read != state.epoch) cell.reader = me;
+        if (cell.read != state->epoch) cell.reader = me;
         else if (cell.reader != me) cell.reader = MANY;
-        cell.read = state.epoch;
+        cell.read = state->epoch;
         return cell.value;
     }
 
     Element& operator=(T v) {
-        unsigned me = state.fiber->number;
-        if (cell.written == state.epoch && cell.writer != me) {
+        unsigned me = state->fiber->number;
+        if (cell.written == state->epoch && cell.writer != me) {
             fail("writes shared memory that thread %u wrote, with no barrier between", cell.writer);
         }
-        if (cell.read == state.epoch && cell.reader != me) {
+        if (cell.read == state->epoch && cell.reader != me) {
             fail("writes shared memory that another thread has read, with no barrier between");
         }
-        cell.written = state.epoch;
+        cell.written = state->epoch;
         cell.writer = me;
         cell.value = v;
         return *this;
@@ -127,13 +132,16 @@ struct Element {
     Element& operator=(const Element& other) { return *this = (T)other; }
 };
 
+// A shared array; each OS thread has its own.
 template <class T, size_t N>
 struct Shared {
-    Cell<T> cells[N];
+    Cell<T>* at;
 
-    Element<T> operator[](size_t i) {
+    explicit Shared(unsigned array) : at((Cell<T>*)cells(array, N * sizeof(Cell<T>))) {}
+
+    Element<T> operator[](size_t i) const {
         if (i >= N) fail("touches element %zu of a shared array of %zu", i, N);
-        return {cells[i]};
+        return {at[i]};
     }
 };
 
@@ -160,7 +168,7 @@ inline size_t element_size(unsigned dtype) { return dtype == 4 ? 8 : dtype == 1 
 
 inline uint64_t* written_by(const void* at, uint64_t i, unsigned dtype) {
     const char* address = (const char*)at + i * element_size(dtype);
-    for (Written& w : state.written) {
+    for (Written& w : state->written) {
         if (address >= w.at && address < w.at + w.by.size() * w.size) return &w.by[(size_t)(address - w.at) / w.size];
     }
     return nullptr;
@@ -246,26 +254,28 @@ using emulator::Tile;
 
 #define KERNEL void // in a namespace, where no name is libc's
 #define EMULATED(name) static const emulator::Register registered_##name(#name, name);
-#define SHARED(T, name, count) static thread_local emulator::Shared<T, count> name
+#define SHARED(T, name, count) \
+    static const unsigned name##_array = emulator::new_array(); \
+    const emulator::Shared<T, count> name(name##_array)
 #define DYNAMIC_SHARED(name) emulator::Tile name = emulator::dynamic()
 #define CHECK_LOAD(x, i) emulator::on_load(x, i)
 #define CHECK_STORE(y, i) emulator::on_store(y, i)
 
-#define threadIdx (emulator::state.fiber->thread)
-#define blockIdx (emulator::state.block)
-#define blockDim (emulator::state.block_dim)
-#define gridDim (emulator::state.grid_dim)
+#define threadIdx (emulator::state->fiber->thread)
+#define blockIdx (emulator::state->block)
+#define blockDim (emulator::state->block_dim)
+#define gridDim (emulator::state->grid_dim)
 
 #define EMULATOR_TEXT(x) #x
 #define EMULATOR_LINE(x) EMULATOR_TEXT(x)
 #define EMULATOR_SITE __FILE__ ":" EMULATOR_LINE(__LINE__)
 #define __syncthreads() emulator::barrier(EMULATOR_SITE)
-#define __syncthreads_or(p) (emulator::state.votes |= (p) != 0, emulator::barrier(EMULATOR_SITE), emulator::state.vote)
+#define __syncthreads_or(p) (emulator::state->votes |= (p) != 0, emulator::barrier(EMULATOR_SITE), emulator::state->vote)
 
 template <class T>
 inline T __shfl_xor_sync(unsigned, T v, int mask) {
-    emulator::Warp& w = *emulator::state.fiber->warp;
-    unsigned lane = emulator::state.fiber->number % 32;
+    emulator::Warp& w = *emulator::state->fiber->warp;
+    unsigned lane = emulator::state->fiber->number % 32;
     memcpy(w.value[w.generation & 1][lane], &v, sizeof v);
     unsigned page = emulator::meet(w);
     memcpy(&v, w.value[page][lane ^ (unsigned)mask], sizeof v);

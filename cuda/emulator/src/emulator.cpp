@@ -2,6 +2,7 @@
 //
 // The C functions at the end are what a mock of the driver loads.
 
+#include <atomic>
 #include <mutex>
 #include <set>
 
@@ -58,7 +59,7 @@ static thread_local ucontext_t main_context;
 
 namespace emulator {
 
-thread_local State state;
+thread_local State* state = nullptr;
 
 namespace {
 
@@ -72,6 +73,7 @@ struct Machine {
     std::vector<Warp> warps;
     std::vector<Fiber*> ready;
     std::vector<Cell<float>> dynamic;
+    std::vector<std::vector<uint64_t>> arrays;
     const Kernel* kernel;
     const char* arguments;
     void* main;
@@ -80,6 +82,7 @@ struct Machine {
 };
 
 thread_local Machine machine;
+thread_local State own_state;
 
 std::mutex guard;
 std::string omitted;          // guarded
@@ -93,11 +96,11 @@ uint64_t mix(uint64_t z) {
     return z ^ z >> 31;
 }
 
-void to_main() { emulator_switch(&state.fiber->sp, machine.main); }
+void to_main() { emulator_switch(&state->fiber->sp, machine.main); }
 
 void entry() {
     machine.kernel->call(machine.kernel->kernel, machine.arguments);
-    state.fiber->at = At::end;
+    state->fiber->at = At::end;
     to_main();
 }
 
@@ -123,16 +126,19 @@ void block_error(const char* format, ...) {
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
     char where[200];
-    snprintf(where, sizeof where, "%s: block (%u, %u, %u): ", machine.kernel->name, state.block.x, state.block.y, state.block.z);
+    snprintf(where, sizeof where, "%s: block (%u, %u, %u): ", machine.kernel->name, state->block.x, state->block.y, state->block.z);
     machine.error = std::string(where) + text;
-    state.failed = true;
+    state->failed = true;
 }
 
 void run_block(uint64_t seed) {
     unsigned n = (unsigned)machine.fibers.size();
-    for (Warp& w : machine.warps) w = Warp{{}, 0, 0, 0, {}};
+    for (Warp& w : machine.warps) {
+        w.arrived = w.generation = w.lanes = 0;
+        w.waiting.clear();
+    }
     for (unsigned i = 0; i < n; ++i) {
-        const Dim3& d = state.block_dim;
+        const Dim3& d = state->block_dim;
         Warp* warp = &machine.warps[i / 32];
         ++warp->lanes;
         // tops of stacks at different places of a page, so that they do not share one set of the cache
@@ -140,16 +146,16 @@ void run_block(uint64_t seed) {
         void* sp = new_stack(stack, STACK - (i & 63) * 320, entry);
         machine.fibers[i] = Fiber{sp, {i % d.x, i / d.x % d.y, i / (d.x * d.y)}, i, warp, At::ready};
     }
-    state.block_start = ++state.epoch;
-    state.site = nullptr;
-    state.vote = state.votes = 0;
+    state->block_start = ++state->epoch;
+    state->site = nullptr;
+    state->vote = state->votes = 0;
     for (;;) {
         arrange(seed = mix(seed));
         while (!machine.ready.empty()) {
-            state.fiber = machine.ready.back();
+            state->fiber = machine.ready.back();
             machine.ready.pop_back();
-            emulator_switch(&machine.main, state.fiber->sp);
-            if (state.failed) return;
+            emulator_switch(&machine.main, state->fiber->sp);
+            if (state->failed) return;
         }
         unsigned at_barrier = 0, ended = 0;
         for (const Fiber& f : machine.fibers) {
@@ -158,11 +164,11 @@ void run_block(uint64_t seed) {
         }
         if (ended == n) return;
         if (at_barrier + ended < n) return block_error("lanes wait at a shuffle that others of their warp do not reach");
-        if (ended) return block_error("%u of %u threads ended, the others wait at the barrier %s", ended, n, state.site);
-        ++state.epoch;
-        state.site = nullptr;
-        state.vote = state.votes;
-        state.votes = 0;
+        if (ended) return block_error("%u of %u threads ended, the others wait at the barrier %s", ended, n, state->site);
+        ++state->epoch;
+        state->site = nullptr;
+        state->vote = state->votes;
+        state->votes = 0;
     }
 }
 
@@ -185,7 +191,7 @@ void fail(const char* format, ...) {
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
     char where[100];
-    const Dim3& t = state.fiber->thread;
+    const Dim3& t = state->fiber->thread;
     snprintf(where, sizeof where, "thread (%u, %u, %u) ", t.x, t.y, t.z);
     block_error("%s%s", where, text);
     to_main();
@@ -193,25 +199,25 @@ void fail(const char* format, ...) {
 }
 
 void barrier(const char* site) {
-    if (state.site == nullptr) {
+    if (state->site == nullptr) {
         std::lock_guard<std::mutex> lock(guard);
         sites.insert(site);
     }
-    if (machine.omit == site) {
-        state.vote = state.votes; // what this thread knows
+    if (!machine.omit.empty() && machine.omit == site) {
+        state->vote = state->votes; // what this thread knows
         return;
     }
-    if (state.site && strcmp(state.site, site) != 0) fail("waits at the barrier %s, others at %s", site, state.site);
-    state.site = site;
-    state.fiber->at = At::barrier;
+    if (state->site && state->site != site && strcmp(state->site, site) != 0) fail("waits at the barrier %s, others at %s", site, state->site);
+    state->site = site;
+    state->fiber->at = At::barrier;
     to_main();
 }
 
 unsigned meet(Warp& warp) {
     unsigned page = warp.generation & 1;
     if (++warp.arrived < warp.lanes) {
-        warp.waiting.push_back(state.fiber);
-        state.fiber->at = At::shuffle;
+        warp.waiting.push_back(state->fiber);
+        state->fiber->at = At::shuffle;
         to_main();
         return page;
     }
@@ -223,6 +229,18 @@ unsigned meet(Warp& warp) {
     }
     warp.waiting.clear();
     return page;
+}
+
+unsigned new_array() {
+    static std::atomic<unsigned> next{0};
+    return next++;
+}
+
+void* cells(unsigned array, size_t bytes) {
+    if (array >= machine.arrays.size()) machine.arrays.resize(array + 1);
+    std::vector<uint64_t>& words = machine.arrays[array];
+    if (words.empty()) words.resize(bytes / 8);
+    return words.data();
 }
 
 Tile dynamic() { return {machine.dynamic.data(), machine.dynamic.size()}; }
@@ -264,6 +282,7 @@ extern "C" void emulator_omit(const char* site) {
 // Runs a kernel. 0, or 1 with the error's text.
 extern "C" int emulator_launch(const char* name, const unsigned* grid, const unsigned* block, size_t shared,
                                const void* arguments, size_t bytes, uint64_t seed, char* error, size_t error_size) {
+    state = &own_state;
     machine.kernel = nullptr;
     for (const Kernel& k : kernels()) {
         if (strcmp(k.name, name) == 0) machine.kernel = &k;
@@ -288,14 +307,14 @@ extern "C" int emulator_launch(const char* name, const unsigned* grid, const uns
     machine.fibers.resize(threads);
     machine.warps.resize(threads / 32);
     machine.dynamic.resize(shared / 4);
-    state.grid_dim = {grid[0], grid[1], grid[2]};
-    state.block_dim = {block[0], block[1], block[2]};
-    state.failed = false;
-    state.written.clear();
+    state->grid_dim = {grid[0], grid[1], grid[2]};
+    state->block_dim = {block[0], block[1], block[2]};
+    state->failed = false;
+    state->written.clear();
     for (size_t offset : machine.kernel->outs) {
         Out out;
         size_t size = element_bytes(machine.arguments, offset, out);
-        state.written.push_back({(const char*)out.at, size, std::vector<uint64_t>(out.n)});
+        state->written.push_back({(const char*)out.at, size, std::vector<uint64_t>(out.n)});
     }
 #if !defined(__x86_64__)
     machine.main = &main_context;
@@ -304,10 +323,10 @@ extern "C" int emulator_launch(const char* name, const unsigned* grid, const uns
     for (unsigned z = 0; z < grid[2]; ++z) {
         for (unsigned y = 0; y < grid[1]; ++y) {
             for (unsigned x = 0; x < grid[0]; ++x, ++number) {
-                state.block = {x, y, z};
-                state.first_thread = number * threads + 1;
+                state->block = {x, y, z};
+                state->first_thread = number * threads + 1;
                 run_block(mix(seed + number));
-                if (state.failed) {
+                if (state->failed) {
                     copy_text(machine.error, error, error_size);
                     return 1;
                 }

@@ -98,3 +98,25 @@ pub fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     out.sort();
     out
 }
+
+/// Standard output of a run that went well and, over a vendor's mock, broke no rule.
+pub fn clean(c: &mut Command) -> String {
+    let Output { status, stdout, stderr } = c.output().unwrap();
+    let (out, err) = (text(&stdout), text(&stderr));
+    assert!(status.success() && !err.contains("mock:"), "{c:?}\n{out}\n{err}");
+    out
+}
+
+/// Numbers of the training lines: losses and gradient norms; of validation lines the losses.
+fn numbers(log: &str) -> Vec<f64> {
+    let fields = ["lm loss: ", "grad norm: ", "lm loss value: "];
+    let of = |l: &str, field: &str| l.split(field).nth(1)?.split(' ').next()?.parse::<f64>().ok();
+    losses(log).iter().flat_map(|l| fields.iter().filter_map(|f| of(l, f)).collect::<Vec<_>>()).collect()
+}
+
+/// Largest relative difference of the numbers of two logs, which must be finite and as many.
+pub fn difference(a: &str, b: &str) -> f64 {
+    let (a, b) = (numbers(a), numbers(b));
+    assert!(a.len() >= 16 && a.len() == b.len() && a.iter().all(|x| x.is_finite()), "{a:?} {b:?}");
+    a.iter().zip(&b).map(|(a, b)| (a - b).abs() / b.abs()).fold(0.0, f64::max)
+}

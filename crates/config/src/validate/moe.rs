@@ -131,6 +131,10 @@ fn expert_ranks(c: &mut Checker, p: &mut ParallelConfig, etp: usize) {
             p.world_size % product
         ));
         v.legal = Some(format!("a multiple of {product} ranks, or a smaller {EP}"));
+    } else if !(p.world_size / product).is_multiple_of(p.optimizer_instances) {
+        let flags = ["--num-distributed-optimizer-instances", EP];
+        let v = c.invalid(&flags, "the optimizer instances do not divide the replicas of an expert");
+        v.arithmetic = Some(format!("{} replicas, {} instances", p.world_size / product, p.optimizer_instances));
     }
 }
 

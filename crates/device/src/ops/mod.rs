@@ -19,6 +19,7 @@ pub mod layout;
 pub mod moe;
 pub mod norm;
 pub mod optimizer;
+mod refuse_experts;
 pub mod rope;
 
 pub use activation::{Activation, ActivationOps};

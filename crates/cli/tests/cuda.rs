@@ -1,0 +1,133 @@
+//! `--device cuda` over the mock of the driver and the emulated kernels: the losses of the CPU, saved, resumed; a device
+//! that fails ends the run in time, with the place and the kernels. Streams are late and threads of a block run in another
+//! order by seeded chance, and every rule of the driver that is broken fails the test.
+#![allow(clippy::unwrap_used)] // a test
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{TINY, Temp, clean, difference, losses, program, text};
+use ferrotron_cuda_emulator::{BuildError, build, default_folder, kernels_folder};
+
+/// An installation of CUDA that is the mock; `None`, loudly, without g++, which CI installs.
+fn cuda(t: &Temp) -> Option<std::path::PathBuf> {
+    match build(&kernels_folder(), &default_folder().unwrap()) {
+        Ok(_) => {}
+        Err(e @ BuildError::NoCompiler) => {
+            eprintln!("NOT RUN: --device cuda over emulated kernels: {e}");
+            return None;
+        }
+        Err(e) => panic!("{e}"),
+    }
+    let exe = std::env::current_exe().unwrap();
+    let library = exe.parent().unwrap().join("libferrotron_cuda_mock.so");
+    let home = t.path("cuda");
+    std::fs::create_dir_all(home.join("lib64")).unwrap();
+    for name in ["libcuda.so.1", "libcublasLt.so.13", "libnccl.so.2"] {
+        std::os::unix::fs::symlink(&library, home.join("lib64").join(name)).unwrap();
+    }
+    Some(home)
+}
+
+/// The tiny command line on a device, without dropout, whose probability is the only thing that differs between tests.
+fn on(device: &str, home: &Path, words: &str) -> Command {
+    let mut c = program();
+    c.args(TINY.split_whitespace()).args(["--hidden-dropout", "0", "--attention-dropout", "0", "--device", device]);
+    c.args(words.split_whitespace()).env("CUDA_HOME", home).env("FERROTRON_MOCK_LOUD", "1").env_remove("CUDA_PATH");
+    c
+}
+
+#[test]
+fn a_llama_trains_to_the_losses_of_the_cpu_and_resumes_to_its_own() {
+    let t = Temp::new("cuda-llama");
+    let Some(home) = cuda(&t) else { return };
+    let dir = t.path("ckpt");
+    let whole = clean(&mut on("cuda", &home, ""));
+    let cpu = clean(&mut on("cpu", &home, ""));
+    // both compute in float32; printed digits are seven
+    assert!(difference(&whole, &cpu) <= 1e-5, "{}\n{whole}\n{cpu}", difference(&whole, &cpu));
+
+    let save = format!("--save {} --save-interval 6 --exit-interval 6", dir.display());
+    clean(on("cuda", &home, &save).env("FERROTRON_MOCK_SEED", "2"));
+    let resume = format!("--load {}", dir.display());
+    let resumed = clean(on("cuda", &home, &resume).env("FERROTRON_MOCK_SEED", "3"));
+    // other delays, other orders of threads, and the run was interrupted: the same bits
+    let (rest, all) = (losses(&resumed), losses(&whole));
+    assert!(rest.len() >= 6 && rest.len() < all.len(), "{resumed}");
+    assert_eq!(rest[..], all[all.len() - rest.len()..]);
+}
+
+#[test]
+fn a_gpt_with_dropout_trains_to_the_losses_of_the_cpu_and_recomputes_to_the_same_bits() {
+    let t = Temp::new("cuda-gpt");
+    let Some(home) = cuda(&t) else { return };
+    let gpt = "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 24 --max-position-embeddings 24 \
+               --tokenizer-type NullTokenizer --vocab-size 61 --mock-data --split 80,10,10 --micro-batch-size 2 \
+               --global-batch-size 4 --train-iters 10 --lr 1e-2 --min-lr 1e-3 --clip-grad 1.0 --log-interval 1 \
+               --eval-interval 5 --eval-iters 2 --seed 7 --hidden-dropout 0.1 --attention-dropout 0.1";
+    let run = |device: &str, words: &str| {
+        let mut c = program();
+        c.args(gpt.split_whitespace()).args(["--device", device]).args(words.split_whitespace());
+        clean(c.env("CUDA_HOME", &home).env("FERROTRON_MOCK_LOUD", "1"))
+    };
+    let (cuda, cpu) = (run("cuda", ""), run("cpu", ""));
+    assert!(difference(&cuda, &cpu) <= 1e-5, "{}\n{cuda}\n{cpu}", difference(&cuda, &cpu));
+    let words =
+        "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1 --use-distributed-optimizer";
+    assert_eq!(losses(&run("cuda", words)), losses(&cuda));
+}
+
+#[test]
+fn bf16_stays_near_the_cpu() {
+    let t = Temp::new("cuda-bf16");
+    let Some(home) = cuda(&t) else { return };
+    let (cuda, cpu) = (clean(&mut on("cuda", &home, "--bf16")), clean(&mut on("cpu", &home, "--bf16")));
+    // an element whose sum is near the middle of two bf16 values may be rounded the other way: 2^-8 of it
+    assert!(difference(&cuda, &cpu) <= 2e-2, "{}\n{cuda}\n{cpu}", difference(&cuda, &cpu));
+}
+
+#[test]
+fn a_device_that_fails_ends_the_run_in_time_with_place_and_kernels() {
+    let t = Temp::new("cuda-faults");
+    let Some(home) = cuda(&t) else { return };
+    for (fault, words) in [
+        ("task:attention_backward_q#3=700", "700 CUDA_ERROR_ILLEGAL_ADDRESS: a kernel touched memory"),
+        ("task:rms_norm#20=214", "214 CUDA_ERROR_ECC_UNCORRECTABLE: the GPU's memory or links have an error"),
+        ("task:adam#2=719", "719 CUDA_ERROR_LAUNCH_FAILED: a kernel failed"),
+    ] {
+        let start = Instant::now();
+        let out = on("cuda", &home, "").env("FERROTRON_MOCK_FAULTS", format!("0:{fault}")).output().unwrap();
+        let e = text(&out.stderr);
+        assert!(start.elapsed() < Duration::from_secs(10) && out.status.code() == Some(1), "{fault}\n{e}");
+        for part in ["rank 0 (", "): iteration ", "cuda:0: ", words, "launched last on this stream"] {
+            assert!(e.contains(part), "{part} of {fault}\n{e}");
+        }
+    }
+    let start = Instant::now();
+    let out = on("cuda", &home, "").env("FERROTRON_MOCK_FAULTS", "0:cuMemCreate#2=2").output().unwrap();
+    let e = text(&out.stderr);
+    assert!(start.elapsed() < Duration::from_secs(10) && out.status.code() == Some(1), "{e}");
+    for part in ["rank 0 (", "starting", "out of memory on cuda:0", "bytes wanted for"] {
+        assert!(e.contains(part), "{part}\n{e}");
+    }
+}
+
+#[test]
+fn without_a_driver_cuda_fails_at_once_and_auto_takes_a_gpu_where_there_is_one() {
+    let nowhere = Path::new("/nowhere/cuda");
+    let start = Instant::now();
+    let out = on("cuda", nowhere, "").output().unwrap();
+    let (took, e) = (start.elapsed(), text(&out.stderr));
+    assert_eq!(out.status.code(), Some(1), "{e}");
+    assert!(took < Duration::from_millis(200), "{took:?}");
+    for part in ["no cuda device", "searched /nowhere/cuda/lib64/libcuda.so.1", "CUDA 12.0", "--device cpu"] {
+        assert!(e.contains(part), "{part} in {e}");
+    }
+    let t = Temp::new("cuda-auto");
+    let Some(home) = cuda(&t) else { return };
+    let auto = clean(on("auto", &home, "--train-iters 1 --lr-warmup-iters 0").env("ASCEND_HOME_PATH", "/nowhere"));
+    assert!(auto.contains("--device auto takes cuda: 8 of NVIDIA H100 (mock)"), "{auto}");
+}

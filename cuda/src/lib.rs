@@ -1,0 +1,28 @@
+//! The CUDA device: streams, memory and kernels over the driver, matrix products by cublasLt.
+//!
+//! The driver's traps, and where they are met: a context belongs to a thread, so every call makes ours current first
+//! (`shared`); reserved addresses are backed page by page and must be opened to the device, and unmapping waits for nobody
+//! (`memory`); a copy is asynchronous only with pinned host memory, so host bytes pass through pinned staging (`staging`);
+//! errors of kernels show at a later call, so each error carries the kernels launched last (`stream`); cublasLt takes 256
+//! bytes of alignment for granted unless it is told what there is, and its proposals are worth keeping (`blas`); more than
+//! 48 KiB of shared memory must be asked for (`launch`).
+//!
+//! The kernels (`../kernels`) ship as PTX, which every driver for CUDA 12 compiles for its GPU once and keeps.
+
+mod backend;
+mod blas;
+mod device;
+mod kernels;
+mod launch;
+mod library;
+mod memory;
+mod ops;
+mod shared;
+mod staging;
+mod stream;
+
+pub use backend::CudaBackend;
+pub use device::CudaDevice;
+pub use ferrotron_cuda_sys::Environment;
+pub use library::Cuda;
+pub use shared::Omit;

@@ -1,0 +1,221 @@
+//! Streams and events.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+
+use ferrotron_cuda_sys::{self as sys, CUresult, code};
+use ferrotron_device::stream::{EventImpl, HostJob, StreamImpl};
+use ferrotron_device::{Error, Event, Result, Stream, StreamRole};
+
+use crate::memory::Workspace;
+use crate::shared::{Omit, Shared, lock};
+use crate::staging::Staging;
+
+/// Kernels remembered for error messages.
+const RING: usize = 16;
+
+/// A stream with what belongs to it: workspace, staging, and the kernels launched last.
+pub struct Core {
+    pub shared: Arc<Shared>,
+    handle: usize,
+    error: Arc<Mutex<Option<Error>>>,
+    launched: Mutex<VecDeque<String>>,
+    pub workspace: Mutex<Workspace>,
+    pub staging: Mutex<Staging>,
+}
+
+impl Core {
+    /// A stream. Collectives and copies go before kernels: they are short, and others wait for them.
+    pub fn new(shared: Arc<Shared>, role: StreamRole) -> Result<Arc<Core>> {
+        shared.enter()?;
+        let driver = &shared.cuda.driver;
+        let (mut least, mut greatest, mut handle) = (0, 0, std::ptr::null_mut());
+        // SAFETY: out-parameters; a context is current.
+        let status = unsafe { (driver.cuCtxGetStreamPriorityRange)(&mut least, &mut greatest) };
+        shared.check("cuCtxGetStreamPriorityRange", status)?;
+        let priority = if role == StreamRole::Compute { least } else { greatest };
+        // SAFETY: an out-parameter; a context is current.
+        let status = unsafe { (driver.cuStreamCreateWithPriority)(&mut handle, sys::CU_STREAM_NON_BLOCKING, priority) };
+        shared.check("cuStreamCreateWithPriority", status)?;
+        let core = Arc::new(Core {
+            shared: shared.clone(),
+            handle: handle as usize,
+            error: Arc::default(),
+            launched: Mutex::default(),
+            workspace: Mutex::default(),
+            staging: Mutex::default(),
+        });
+        shared.add_stream(&core);
+        Ok(core)
+    }
+
+    pub fn handle(&self) -> sys::CUstream {
+        self.handle as sys::CUstream
+    }
+
+    /// The stream's first error, and the device's context made current.
+    pub fn begin(&self) -> Result<()> {
+        if let Some(e) = lock(&self.error).clone() {
+            return Err(e);
+        }
+        self.shared.enter()
+    }
+
+    /// A call's status; a failure is the stream's from now on.
+    pub fn check(&self, call: &str, status: CUresult) -> Result<()> {
+        if status == code::SUCCESS {
+            Ok(())
+        } else {
+            Err(self.fail(self.shared.error(call, status, &lock(&self.launched))))
+        }
+    }
+
+    /// As [`Core::check`], for a library whose status is in words already.
+    pub fn refused(&self, what: String) -> Error {
+        self.fail(self.shared.told(what, &lock(&self.launched)))
+    }
+
+    fn fail(&self, e: Error) -> Error {
+        lock(&self.error).get_or_insert(e).clone()
+    }
+
+    /// Notes a kernel for error messages.
+    pub fn note(&self, what: String) {
+        let mut launched = lock(&self.launched);
+        if launched.len() == RING {
+            launched.pop_front();
+        }
+        launched.push_back(what);
+    }
+
+    pub fn synchronize(&self) -> Result<()> {
+        self.begin()?;
+        // SAFETY: the stream lives as long as this.
+        let status = unsafe { (self.shared.cuda.driver.cuStreamSynchronize)(self.handle()) };
+        self.check("cuStreamSynchronize", status)?;
+        // a host job's error came through no call of the driver
+        self.begin()
+    }
+
+    pub fn record(&self) -> Result<CudaEvent> {
+        self.begin()?;
+        let driver = &self.shared.cuda.driver;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: an out-parameter; a context is current.
+        self.check("cuEventCreate", unsafe { (driver.cuEventCreate)(&mut handle, sys::CU_EVENT_DISABLE_TIMING) })?;
+        let event = CudaEvent { shared: self.shared.clone(), handle: handle as usize };
+        // SAFETY: both were made in this context and live.
+        self.check("cuEventRecord", unsafe { (driver.cuEventRecord)(handle, self.handle()) })?;
+        Ok(event)
+    }
+
+    fn wait(&self, e: &CudaEvent) -> Result<()> {
+        self.begin()?;
+        if self.shared.omits(Omit::EventWait) {
+            return Ok(());
+        }
+        // SAFETY: both live.
+        let status = unsafe { (self.shared.cuda.driver.cuStreamWaitEvent)(self.handle(), e.handle as sys::CUevent, 0) };
+        self.check("cuStreamWaitEvent", status)
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // Workspace and staging go next, and freeing need not wait. After an error nothing more can be done than to give
+        // the handles back.
+        if !self.shared.omits(Omit::WaitBeforeFree) {
+            let _ = self.synchronize();
+        }
+        let _ = self.shared.enter();
+        lock(&self.workspace).free(&self.shared);
+        lock(&self.staging).free(&self.shared);
+        // SAFETY: the stream is ours, and this is its last use.
+        unsafe { (self.shared.cuda.driver.cuStreamDestroy_v2)(self.handle()) };
+    }
+}
+
+/// The stream behind a handle of the contract.
+pub struct CudaStream(pub Arc<Core>);
+
+impl CudaStream {
+    /// The CUDA stream behind `s`.
+    pub fn of(s: &Stream) -> Result<&Arc<Core>> {
+        let wrong = || Error::Device { device: "cuda".into(), what: "the stream is of another device".into() };
+        s.downcast::<CudaStream>().map(|s| &s.0).ok_or_else(wrong)
+    }
+}
+
+impl StreamImpl for CudaStream {
+    fn record(&self) -> Event {
+        // An error is kept: the stream's next call reports it.
+        self.0.record().map_or_else(|_| Event::done(), |e| Event::new(Arc::new(e)))
+    }
+
+    fn wait(&self, e: &Event) {
+        match e.downcast::<CudaEvent>() {
+            Some(event) => drop(self.0.wait(event)),
+            // an event of another device: the host waits for it
+            None => {
+                while !e.is_done() {
+                    std::thread::sleep(std::time::Duration::from_micros(50));
+                }
+            }
+        }
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.0.synchronize()
+    }
+
+    fn enqueue(&self, job: HostJob) -> Result<()> {
+        self.0.begin()?;
+        let work = Box::new(Work { job, error: self.0.error.clone(), device: self.0.shared.name.clone() });
+        self.0.note("host job".into());
+        let launch = self.0.shared.cuda.driver.cuLaunchHostFunc;
+        // SAFETY: the stream lives; `run` takes the box back, once. (A stream that fails first never runs it: it leaks.)
+        let status = unsafe { launch(self.0.handle(), run, Box::into_raw(work).cast()) };
+        self.0.check("cuLaunchHostFunc", status)
+    }
+}
+
+struct Work {
+    job: HostJob,
+    error: Arc<Mutex<Option<Error>>>,
+    device: String,
+}
+
+unsafe extern "C" fn run(data: *mut c_void) {
+    // SAFETY: `data` is the box that `enqueue` gave away.
+    let work = unsafe { Box::from_raw(data.cast::<Work>()) };
+    let Work { job, error, device } = *work;
+    let panicked = |_| Err(Error::Device { device, what: "a host job panicked".into() });
+    if let Err(e) = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(panicked) {
+        lock(&error).get_or_insert(e);
+    }
+}
+
+/// A mark in a stream.
+pub struct CudaEvent {
+    shared: Arc<Shared>,
+    handle: usize,
+}
+
+impl EventImpl for CudaEvent {
+    fn is_done(&self) -> bool {
+        // an error here is one of the device, which the stream reports; nobody should wait for it any longer
+        self.shared.enter().is_err()
+            // SAFETY: the event lives.
+            || unsafe { (self.shared.cuda.driver.cuEventQuery)(self.handle as sys::CUevent) } != code::NOT_READY
+    }
+}
+
+impl Drop for CudaEvent {
+    fn drop(&mut self) {
+        let _ = self.shared.enter();
+        // SAFETY: the event is ours, and this is its last use; waits that are queued have taken what they need.
+        unsafe { (self.shared.cuda.driver.cuEventDestroy_v2)(self.handle as sys::CUevent) };
+    }
+}
