@@ -81,7 +81,7 @@ fn every_wait_that_is_left_out_is_a_wrong_number() {
         (2, SHARDED, &["dp/grads", "dp/params", "world/steps"][..]),
         (4, &instances, &["instance/grads", "across/grads"]),
         (2, tensor, &["tp/layers"]),
-        (2, pipe, &["pp/forward", "pp/backward", "embedding/grads"]),
+        (2, pipe, &["pp 0>1/forward", "pp 1>0/backward", "embedding/grads"]),
     ] {
         let line = resolved(&format!("{MODEL} {layout}"), ranks);
         let inline = train(&line, ranks, None, None);

@@ -20,7 +20,7 @@ use ferrotron_runtime::{
 };
 use ferrotron_schedule::Kind::{Interleaved, ZbH1};
 use ferrotron_schedule::{Layout, Mesh};
-use ferrotron_tests::ranks::{Ranks, check, train};
+use ferrotron_tests::ranks::{Ranks, agree, train};
 use ferrotron_tests::{on_ranks, plain_batch, relative_error, resolved, rig, trainer};
 use ferrotron_train::dry::one_step;
 use ferrotron_train::step::Leave;
@@ -55,7 +55,7 @@ fn check_all(what: &str, c: &ModelConfig, layouts: &[Ranks]) {
     assert!(want.losses[1..].iter().any(|l| *l < want.losses[0]), "{what}: it learns, {:?}", want.losses);
     assert!(want.balance.iter().all(|b| *b > 0.0), "{what}: {:?}", want.balance);
     for r in layouts {
-        check(what, r, &train(c, DType::F32, *r, STEPS), &want);
+        agree(what, r, &train(c, DType::F32, *r, STEPS), &want);
     }
 }
 
@@ -113,7 +113,7 @@ fn recomputed_blocks_count_their_losses_once() {
     ] {
         let r = Ranks { tp: 2, dp: 2, ep: 2, sp: true, ..SHARDED };
         let c = ModelConfig { recompute, ..plain.clone() };
-        check("recomputed", &r, &train(&c, DType::F32, r, 5), &want);
+        agree("recomputed", &r, &train(&c, DType::F32, r, 5), &want);
     }
 }
 
@@ -217,7 +217,7 @@ fn layer_on(fabric: &dyn Fabric, rows: &[usize], experts: usize, chosen: usize, 
     let stream = Ctx::home_stream(&device)?;
     let ranks = rows.len();
     let mesh = Mesh::new(Layout { world: ranks, ep: ranks, ..Layout::single() }).unwrap();
-    let groups = if ranks == 1 { Groups::solo(&device) } else { Groups::of_mesh(fabric, &mesh, &device)? };
+    let groups = if ranks == 1 { Groups::solo(&device) } else { Groups::of_mesh(fabric, &mesh, 1, &device)? };
     let mut table = ParamTable::default();
     let c = MoeConfig {
         hidden: HIDDEN,

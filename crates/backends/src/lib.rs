@@ -2,10 +2,12 @@
 //!
 //! No vendor's library is needed to build: each backend looks for its own at run time, and says what it looked for.
 
+mod collectives;
 mod self_test;
 
 use std::sync::Arc;
 
+pub use collectives::Collectives;
 use ferrotron_ascend::AscendBackend;
 pub use ferrotron_ascend::explain;
 use ferrotron_cpu::CpuBackend;
