@@ -30,7 +30,7 @@ pub const MADE: &[(&str, &str)] = &[
     ("embedding", "Adds, Cast, Clamp, Embedding, EqScalar, GeScalar, InplaceAdd, InplaceCopy, InplaceFillScalar, LtScalar, Mul, SWhere"),
     ("embedding_backward", "Adds, Cast, Clamp, EmbeddingDenseBackward, EqScalar, GeScalar, InplaceAdd, InplaceCopy, InplaceFillScalar, LtScalar, Mul, SWhere"),
     ("fill", "InplaceFillScalar"),
-    ("gemm", "InplaceAdd, InplaceCopy, InplaceZero, Matmul, Muls"),
+    ("gemm", "Matmul, Addmm, GroupedMatmulAdd, InplaceAdd, InplaceCopy, InplaceFillScalar, InplaceZero, Muls"),
     ("glu", "GeluV2, InplaceCopy, Mul, Muls, Relu, Silu, SwiGlu"),
     ("glu_backward", "GeluBackwardV2, GeluV2, InplaceCopy, Mul, Muls, Relu, Silu, SiluBackward, SwiGluGrad, ThresholdBackward"),
     ("layer_norm", "Adds, InplaceCopy, LayerNorm"),

@@ -102,6 +102,7 @@ pub fn plain_batch(ids: &[i32], labels: &[i32], s: usize, first_sample: usize, m
         weight: vec![1.0 / (t * micro_batches) as f32; t],
         aux_weight: 1.0 / micro_batches as f32,
         cu_seqlens: (0..=t / s).map(|i| (i * s) as i32).collect(),
+        context: None,
     }
 }
 
@@ -141,7 +142,9 @@ impl Rig {
         cx.device.fill_bytes(&cx.stream, cx.stats.ptr(), cx.stats.bytes(), 0)?;
         let pipe = Pipe { stage: 0, stages: 1, chunks: 1, microbatches: batches.len(), group: 1 };
         let steps = schedule(Kind::OneFOneB, &pipe).expect("a legal schedule");
-        run(cx, &self.stage, &steps, |cx, i| Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &batches[i]))?;
+        run(cx, &self.stage, &self.stage.edges, &steps, |cx, i| {
+            Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &batches[i])
+        })?;
         let stats = self.stats()?;
         Ok(stats[stat::LOSS] / stats[stat::TOKENS])
     }

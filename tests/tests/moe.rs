@@ -16,7 +16,7 @@ use ferrotron_device::{DType, DevPtr, Device, DeviceInfo, Ops, Region, Result, S
 use ferrotron_models::{ExpertsConfig, ModelConfig, Position, Recomputation};
 use ferrotron_nn::{Builder, Moe, MoeConfig, RopeScaling};
 use ferrotron_runtime::{
-    Ctx, CtxOptions, Groups, Layer, Micro, MicroHost, ParamStore, ParamTable, StoreOptions, SyncOptions,
+    Ctx, CtxOptions, GroupNeeds, Groups, Layer, Micro, MicroHost, ParamStore, ParamTable, StoreOptions, SyncOptions,
 };
 use ferrotron_schedule::Kind::{Interleaved, ZbH1};
 use ferrotron_schedule::{Layout, Mesh};
@@ -82,6 +82,9 @@ fn any_layout_trains_as_one_rank() {
         Ranks { tp: 2, etp: 1, ep: 2, sp: true, ..BASE },
         Ranks { tp: 2, dp: 2, etp: 1, ep: 4, sp: true, ..SHARDED },
         Ranks { tp: 2, dp: 2, etp: 1, ep: 1, sp: true, ..SHARDED },
+        // parts of sequences
+        Ranks { cp: 2, ep: 2, ..SHARDED },
+        Ranks { tp: 2, cp: 2, dp: 2, ep: 2, sp: true, ..SHARDED },
         // pipelines
         Ranks { pp: 2, dp: 2, ep: 2, ..BASE },
         Ranks { pp: 2, dp: 2, ep: 2, kind: ZbH1, ..SHARDED },
@@ -217,7 +220,11 @@ fn layer_on(fabric: &dyn Fabric, rows: &[usize], experts: usize, chosen: usize, 
     let stream = Ctx::home_stream(&device)?;
     let ranks = rows.len();
     let mesh = Mesh::new(Layout { world: ranks, ep: ranks, ..Layout::single() }).unwrap();
-    let groups = if ranks == 1 { Groups::solo(&device) } else { Groups::of_mesh(fabric, &mesh, 1, &device)? };
+    let groups = if ranks == 1 {
+        Groups::solo(&device)
+    } else {
+        Groups::of_mesh(fabric, &mesh, GroupNeeds { chunks: 1, kv_groups: 1 }, &device)?
+    };
     let mut table = ParamTable::default();
     let c = MoeConfig {
         hidden: HIDDEN,

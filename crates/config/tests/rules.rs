@@ -16,7 +16,6 @@ const REFUSED: &[(&str, usize, &[&str])] = &[
     ("--tensor-model-parallel-size 0", 1, &["--tensor-model-parallel-size 0 is out of range", "1 to"]),
     ("--tensor-model-parallel-size 8", 8, &["4 heads % tensor 8 = 4", "--tensor-model-parallel-size 1, 2, 4"]),
     ("--ffn-hidden-size 66 --tensor-model-parallel-size 4", 4, &["66 % 4 = 2"]),
-    ("--context-parallel-size 2 --seq-length 32", 2, &["context parallelism is not there yet"]),
     (
         "--num-layers 6 --pipeline-model-parallel-size 4",
         4,

@@ -254,13 +254,14 @@ impl AttentionOps for DryOps {
     }
 }
 
-/// `products` matrix products of `[max_len, D] x [D, keys]` a head: half of them masked when causal. An upper bound
-/// for packed sequences, whose lengths are on the device.
+/// `products` matrix products of `[max_len, D] x [D, keys]` a head: half of them masked when causal, where there are as
+/// many queries as keys. An upper bound for packed sequences, whose lengths are on the device.
 fn attention_flops(a: &AttentionArgs<'_>, products: usize) -> usize {
     let d = &a.dims;
     let keys = d.window.unwrap_or(d.max_len).min(d.max_len);
     let full = products * 2 * a.q.rows() * d.heads * d.head_dim * keys;
-    if d.causal && d.window.is_none() { full / 2 } else { full }
+    let triangle = d.causal && d.window.is_none() && a.q.rows() == a.k.rows();
+    if triangle { full / 2 } else { full }
 }
 
 impl ActivationOps for DryOps {

@@ -77,28 +77,43 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// This rank's rows of a tensor made of `parts` stacked along dim 0, each split evenly over the group.
+    /// First row and number of rows of this rank's share of each of `parts`, which lie one after the other and are split
+    /// evenly over the group.
     ///
     /// # Panics
     /// When a part does not divide: validation of the configuration comes first.
-    pub fn split_rows(&self, name: &str, parts: &[usize], other_dims: &[usize]) -> ShardSpec {
-        let mut global = vec![parts.iter().sum::<usize>()];
-        global.extend_from_slice(other_dims);
+    pub fn even_rows(&self, name: &str, parts: &[usize]) -> Vec<(usize, usize)> {
         let mut start = 0;
-        let mut boxes = vec![];
+        let mut own = vec![];
         for &part in parts {
             assert!(part.is_multiple_of(self.tp_size), "{name}: {part} rows do not divide over {} ranks", self.tp_size);
             let n = part / self.tp_size;
-            boxes.push(ShardBox::rows(&global, start + self.tp_rank * n, n));
+            own.push((start + self.tp_rank * n, n));
             start += part;
         }
-        ShardSpec { name: name.into(), global, boxes }
+        own
+    }
+
+    /// Some rows of a tensor: first row and number of rows of each part.
+    pub fn rows(name: &str, global: &[usize], parts: &[(usize, usize)]) -> ShardSpec {
+        let boxes = parts.iter().map(|&(start, n)| ShardBox::rows(global, start, n)).collect();
+        ShardSpec { name: name.into(), global: global.to_vec(), boxes }
+    }
+
+    /// This rank's rows of a tensor made of `parts` stacked along dim 0, each split evenly over the group.
+    ///
+    /// # Panics
+    /// As [`Builder::even_rows`].
+    pub fn split_rows(&self, name: &str, parts: &[usize], other_dims: &[usize]) -> ShardSpec {
+        let mut global = vec![parts.iter().sum::<usize>()];
+        global.extend_from_slice(other_dims);
+        Builder::rows(name, &global, &self.even_rows(name, parts))
     }
 
     /// This rank's columns of a `[rows, cols]` matrix.
     ///
     /// # Panics
-    /// As [`Builder::split_rows`].
+    /// As [`Builder::even_rows`].
     pub fn split_cols(&self, name: &str, rows: usize, cols: usize) -> ShardSpec {
         assert!(cols.is_multiple_of(self.tp_size), "{name}: {cols} columns do not divide over {} ranks", self.tp_size);
         let n = cols / self.tp_size;

@@ -7,6 +7,7 @@
 pub mod attention;
 pub mod build;
 pub mod compose;
+mod context_attention;
 pub mod core_attention;
 pub mod embedding;
 pub mod head;
@@ -24,7 +25,7 @@ pub use compose::{Chain, Drop, PreNorm, Residual};
 pub use core_attention::{CoreAttention, Qkv};
 pub use embedding::Embedding;
 pub use head::{Head, HeadTable, Loss};
-pub use linear::{ColumnLinear, LinearSpec, RowLinear};
+pub use linear::{ColumnLinear, LinearSpec, OwnRows, RowLinear};
 pub use mlp::Mlp;
 pub use moe::{Moe, MoeConfig};
 pub use norm::{Norm, NormConfig, NormKind};

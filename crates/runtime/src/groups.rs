@@ -12,7 +12,11 @@ use ferrotron_schedule::{GroupKind, Mesh};
 pub struct Groups {
     /// Tensor parallel.
     pub tp: Arc<dyn Communicator>,
-    /// Data parallel, for gradients: ranks with the same parameters and other samples.
+    /// Tensor-parallel ranks whose queries read the same KV group, where there are fewer groups than ranks.
+    pub kv: Arc<dyn Communicator>,
+    /// Context parallel: ranks with other parts of the same samples.
+    pub cp: Arc<dyn Communicator>,
+    /// Data and context parallel, for gradients: ranks with the same parameters and other tokens.
     pub dp: Arc<dyn Communicator>,
     /// Those of them that share one optimizer's state, for gradients: all, unless there are several instances of the
     /// distributed optimizer.
@@ -103,12 +107,23 @@ impl Pipeline {
 /// Makes the communicator of a name and purpose with these global ranks.
 type Make<'a> = &'a dyn Fn(&str, &str, &[usize]) -> Result<Arc<dyn Communicator>>;
 
+/// What of the model and its schedule decides which groups there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupNeeds {
+    /// Chunks of each stage.
+    pub chunks: usize,
+    /// Groups of keys and values of the model's attention.
+    pub kv_groups: usize,
+}
+
 impl Groups {
     /// Groups of one rank.
     pub fn solo(device: &Arc<dyn Device>) -> Groups {
         let solo = |name| Arc::new(Solo::new(name, device.clone())) as Arc<dyn Communicator>;
         Groups {
             tp: solo("tp"),
+            kv: solo("kv"),
+            cp: solo("cp"),
             dp: solo("dp"),
             instance: solo("dp"),
             instance_params: solo("dp"),
@@ -124,8 +139,8 @@ impl Groups {
         }
     }
 
-    /// The groups of the fabric's rank in a mesh whose stages have so many chunks.
-    pub fn of_mesh(fabric: &dyn Fabric, mesh: &Mesh, chunks: usize, device: &Arc<dyn Device>) -> Result<Groups> {
+    /// The groups of the fabric's rank in a mesh.
+    pub fn of_mesh(fabric: &dyn Fabric, mesh: &Mesh, needs: GroupNeeds, device: &Arc<dyn Device>) -> Result<Groups> {
         let rank = fabric.rank();
         let members = |kind| mesh.group_of(kind, rank).unwrap_or_else(|| vec![rank]);
         let make = |name: &str, purpose: &str, ranks: &[usize]| fabric.group(device, name, purpose, ranks);
@@ -155,8 +170,14 @@ impl Groups {
                 (instance, experts)
             }
         };
+        let tensor = members(GroupKind::Tensor);
+        let sharers = kv_sharers(tensor.len(), needs.kv_groups);
+        let place = tensor.iter().position(|r| *r == rank).unwrap_or(0);
+        let kv = &tensor[place / sharers * sharers..][..sharers];
         let dense = (GroupKind::PartialDataContext, &instance_params);
         Ok(Groups {
+            kv: make("kv", "grads", kv)?,
+            cp: of(GroupKind::Context, "cp", "layers")?,
             across: of(GroupKind::AcrossInstances, "across", "grads")?,
             ep: of(GroupKind::Expert, "ep", "layers")?,
             etp: or(GroupKind::ExpertTensor, "etp", "layers", (GroupKind::Tensor, &tp))?,
@@ -167,11 +188,22 @@ impl Groups {
             dp,
             instance,
             instance_params,
-            pp: Pipeline::new(stage, &stages, chunks > 1, &make)?,
+            pp: Pipeline::new(stage, &stages, needs.chunks > 1, &make)?,
             embedding: of(GroupKind::Embedding, "embedding", "grads")?,
             world: make("world", "steps", &all)?,
         })
     }
+
+    /// This rank's place among those that read other samples, and their number: data parallel without context parallel,
+    /// whose ranks are neighbours in [`Groups::dp`].
+    pub fn readers(&self) -> (usize, usize) {
+        (self.dp.rank() / self.cp.size(), self.dp.size() / self.cp.size())
+    }
+}
+
+/// How many consecutive tensor-parallel ranks read each KV group: more than one where there are fewer groups than ranks.
+pub fn kv_sharers(tp: usize, kv_groups: usize) -> usize {
+    if kv_groups > 0 && tp.is_multiple_of(kv_groups) { tp / kv_groups } else { 1 }
 }
 
 impl Groups {

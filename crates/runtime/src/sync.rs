@@ -3,8 +3,8 @@
 //! A bucket's gradients are complete when each of its parameters has had its last addition of the step. With
 //! `overlap_grads` the bucket leaves at that moment, under the rest of backward; else all buckets leave at the end.
 //! How many additions a parameter has in a micro-batch (a tied embedding has two) is learned in the first step, which
-//! never overlaps. Partial sums over the tensor-parallel group (norms under sequence parallel) and over the two stages
-//! that share an embedding come first.
+//! never overlaps. Partial sums over the tensor-parallel group (norms under sequence parallel), over those of its ranks
+//! that share a KV group, and over the two stages that share an embedding come first.
 //!
 //! With several instances of the distributed optimizer a bucket is reduce-scattered within an instance, then each
 //! rank's share is all-reduced across instances; parameters are gathered within an instance. The second collective
@@ -176,7 +176,7 @@ impl Ctx {
         Ok(self.groups.across.all_reduce(relay, share, ReduceOp::Sum)?.awaited_by(home))
     }
 
-    /// Sums over tensor-parallel ranks and over the stages that share an embedding.
+    /// Sums over tensor-parallel ranks, those that share a KV group, and over the stages that share an embedding.
     fn sum_partial(&self, buffer: usize, bucket: usize) -> Result<()> {
         for (id, spec) in self.params.table().iter().filter(|(_, p)| p.trainable) {
             if self.params.bucket_of(id) != (buffer, bucket) {
@@ -184,6 +184,10 @@ impl Ctx {
             }
             if spec.grad_partial_over_tp && self.groups.tp.size() > 1 {
                 self.groups.tp.all_reduce(&self.stream, self.params.grad(id)?, ReduceOp::Sum)?.wait();
+            }
+            if let Some(shared) = spec.shared_end.filter(|_| self.groups.kv.size() > 1) {
+                let part = self.params.grad(id)?.view(spec.numel() - shared.elements, [shared.elements]);
+                self.groups.kv.all_reduce(&self.stream, part, ReduceOp::Sum)?.wait();
             }
             if spec.tied != Tied::No && self.groups.embedding.size() > 1 {
                 self.groups.embedding.all_reduce(&self.stream, self.params.grad(id)?, ReduceOp::Sum)?.wait();

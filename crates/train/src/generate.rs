@@ -62,6 +62,7 @@ fn last_logits(cx: &mut Ctx, stage: &Stage, head: &Head, ids: &[i32]) -> Result<
         weight: vec![0.0; t],
         aux_weight: 0.0,
         cu_seqlens: vec![0, t as i32],
+        context: None,
     };
     let mb = Micro::upload(&*cx.device, &cx.stream, &cx.pool, 0, &host_batch)?;
     let layers: Vec<_> = stage.chunks.iter().flat_map(|c| &c.layers).collect();

@@ -176,7 +176,7 @@ impl Trainer {
             true => Some(cx.pool.alloc(DType::F32, [n])?),
             false => None,
         };
-        run(cx, &self.stage, &steps, |cx, i| {
+        run(cx, &self.stage, &self.stage.edges, &steps, |cx, i| {
             if let Some(losses) = &losses {
                 cx.ops().copy(&cx.stream, &cx.stat(stat::LOSS), &mut losses.view(i, [1]))?;
             }

@@ -55,7 +55,8 @@ const ACTS: &[&str] = &[
     // precision
     "--fp16", "--bf16", "--loss-scale", "--initial-loss-scale", "--min-loss-scale", "--loss-scale-window", "--hysteresis",
     // parallel layout
-    "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size",
+    "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size", "--cp-comm-type",
+    "--context-parallel-algo",
     "--expert-model-parallel-size", "--sequence-parallel", "--num-layers-per-virtual-pipeline-stage",
     "--num-virtual-stages-per-pipeline-rank", "--decoder-first-pipeline-num-layers",
     "--decoder-last-pipeline-num-layers", "--pipeline-model-parallel-layout", "--num-layer-list",
@@ -150,7 +151,7 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
             "--ddp-pad-buckets-for-high-nccl-busbw", "--ddp-average-in-collective", "--use-nccl-ub", "--use-sharp",
             "--sharp-enabled-group", "--nccl-communicator-config-path", "--high-priority-stream-groups",
             "--disable-symmetric-registration", "--disable-gloo-process-groups", "--disable-gloo-group",
-            "--use-ring-exchange-p2p", "--cp-comm-type", "--context-parallel-algo", "--use-cp-send-recv-overlap",
+            "--use-ring-exchange-p2p",
             "--no-async-tensor-model-parallel-allreduce", "--disable-async-tensor-model-parallel-allreduce",
             "--no-contiguous-buffers-in-local-ddp", "--use-contiguous-buffers-in-ddp",
             "--no-scatter-gather-tensors-in-pipeline", "--pipeline-model-parallel-comm-backend",
@@ -160,7 +161,14 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
             "--flight-recorder-dump-path", "--flight-recorder-trace-buffer-size", "--no-flight-recorder-dump-on-timeout",
             "--flight-recorder-include-stack-trace", "--no-flight-recorder-include-only-active",
             "--no-flight-recorder-extra-dump-on-exec", "--no-use-layer-wise-param-layout", "--force-ds-sequence-parallel",
-            "--no-barrier-with-level-1-timing", "--kv-head-repeat-before-uly-alltoall", "--ulysses-degree-in-cp",
+            "--no-barrier-with-level-1-timing",
+        ],
+    ),
+    (
+        "context-parallel ranks gather keys and values here: there is no ring or all-to-all to tune",
+        &[
+            "--hierarchical-context-parallel-sizes", "--use-cp-send-recv-overlap", "--kv-head-repeat-before-uly-alltoall",
+            "--ulysses-degree-in-cp", "--cp-window-size", "--megatron-cp-in-bnsd", "--use-ulysses-allgather-kv",
         ],
     ),
     (

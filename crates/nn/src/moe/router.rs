@@ -5,7 +5,7 @@
 //! step's statistics there too, for backward runs once where a recomputed forward runs twice.
 //!
 //! Ranks that share rows (split experts) have each a part of the weights' gradients, and all of them the auxiliary
-//! losses, of which the first rank takes care. Ranks with rows of their own sum the counts.
+//! losses, of which the first rank takes care. Ranks with rows of their own (of context parallel too) sum the counts.
 
 use ferrotron_base::ShardSpec;
 use ferrotron_comm::ReduceOp;
@@ -125,7 +125,8 @@ impl Router {
 
     /// Tokens of the micro-batch, of `rows` here.
     fn tokens(&self, cx: &Ctx, rows: usize) -> usize {
-        rows.max(1) * if cx.groups.etp.size() > 1 { 1 } else { cx.groups.tp.size() }
+        let whole_experts = if cx.groups.etp.size() > 1 { 1 } else { cx.groups.tp.size() };
+        rows.max(1) * whole_experts * cx.groups.cp.size()
     }
 
     /// Gradient of the balancing loss by each token's scores, `F32[E]`; adds the auxiliary losses to the statistics.
@@ -133,8 +134,11 @@ impl Router {
         let (ops, s) = (cx.ops(), &cx.stream);
         let mut counts = cx.alloc_f32([self.experts])?;
         ops.copy(s, &r.counts, &mut counts)?;
-        if cx.groups.etp.size() == 1 && cx.groups.tp.size() > 1 {
-            counts = cx.groups.tp.all_reduce(s, counts, ReduceOp::Sum)?.wait();
+        let (etp, tp, cp) = (&cx.groups.etp, &cx.groups.tp, &cx.groups.cp);
+        for (group, others) in [(tp, etp.size() == 1), (cp, true)] {
+            if others && group.size() > 1 {
+                counts = group.all_reduce(s, counts, ReduceOp::Sum)?.wait();
+            }
         }
         let mut slope = cx.alloc_f32([self.experts])?;
         let mut ignored = cx.alloc_f32([1])?;
