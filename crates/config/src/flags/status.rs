@@ -56,6 +56,7 @@ const ACTS: &[&str] = &[
     "--expert-model-parallel-size", "--sequence-parallel", "--num-layers-per-virtual-pipeline-stage",
     "--num-virtual-stages-per-pipeline-rank", "--decoder-first-pipeline-num-layers",
     "--decoder-last-pipeline-num-layers", "--pipeline-model-parallel-layout", "--num-layer-list",
+    "--pp-partition-method",
     "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split",
     "--microbatch-group-size-per-virtual-pipeline-stage", "--pipeline-schedule", "--enable-zbh1-pipeline",
     "--use-distributed-optimizer", "--num-distributed-optimizer-instances",

@@ -13,6 +13,7 @@ mod model;
 mod moe;
 mod optim;
 mod parallel;
+mod partition;
 mod schedule;
 mod stages;
 mod train;
@@ -92,7 +93,7 @@ pub fn validate(
     let mut parallel = parallel::check(&mut c);
     let data = data::check(&mut c);
     let model = model::check(&mut c, &parallel);
-    stages::check(&mut c, &mut parallel);
+    stages::check(&mut c, &mut parallel, &model);
     let batch = batch::check(&mut c, &parallel);
     let length = schedule::length(&mut c);
     let (lr, weight_decay) = schedule::check(&mut c, length);
