@@ -81,6 +81,12 @@ pub(crate) fn needs(c: &Config) -> GroupNeeds {
 pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>, world: &World) -> Result<Built> {
     let model = bridge::model_config(c, vocab)?;
     let dtype = c.train.params_dtype.dtype();
+    if !device.ops().supports(dtype) {
+        let (name, model) = (&device.info().name, &device.info().model);
+        return Err(Error::Setting(format!(
+            "{name} ({model}) does not store {dtype}; use --fp16, or neither flag for float32"
+        )));
+    }
     let stream = Ctx::home_stream(&device)?;
     let groups = world.groups(needs(c), &device)?;
     let (stage, stages) = (groups.pp.rank(), groups.pp.size());
