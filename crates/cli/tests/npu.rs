@@ -87,6 +87,19 @@ fn the_doctor_finds_devices_and_what_ails_them() {
 }
 
 #[test]
+fn a_chip_without_bf16_refuses_it_before_training() {
+    let t = Temp::new("npu-910a");
+    cann(&t.path("cann"));
+    let words = "--bf16 --train-iters 1 --lr-warmup-iters 0";
+    let out = on("npu", &t.path("cann"), words).env("FERROTRON_MOCK_SOC", "Ascend910PremiumA").output().unwrap();
+    let e = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{e}");
+    assert!(e.contains("npu:0 (Ascend910PremiumA (CANN 8.5.0)) does not store BF16; use --fp16"), "{e}");
+    let words = "--train-iters 1 --lr-warmup-iters 0";
+    clean(on("npu", &t.path("cann"), words).env("FERROTRON_MOCK_SOC", "Ascend910PremiumA"));
+}
+
+#[test]
 fn codes_are_explained() {
     let explain = |words: &[&str]| {
         let out = Command::new(env!("CARGO_BIN_EXE_ferrotron")).arg("explain").args(words).output().unwrap();
