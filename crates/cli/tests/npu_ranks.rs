@@ -47,9 +47,12 @@ fn the_articles_line_trains_on_eight_ranks_with_its_buffers() {
     // The start says it, HCCL gets it, and the memory lines count it: seven communicators of twice 512 MiB.
     let says = "environment: HCCL_BUFFSIZE=512 (passed to CANN: MB of a communicator's buffer, of which it takes two";
     assert!(npu.contains(says), "{npu}");
-    let says = "communicators of rank 7: 7, 7168 MiB of its device: dp/grads of 2, tp/layers of 2, dp/params of 2, pp 0>1/forward \
-                of 2, pp 1>0/backward of 2, embedding/grads of 2, world/steps of 8";
-    assert!(npu.contains(says), "{npu}");
+    let line = npu.lines().find(|l| l.starts_with("communicators of rank 7: 7, 7168 MiB of its device: "));
+    let line = line.unwrap_or_else(|| panic!("{npu}"));
+    for group in ["tp/layers of 2", "dp/grads of 2", "dp/params of 2", "embedding/grads of 2", "world/steps of 8"] {
+        assert!(line.contains(group), "{line}");
+    }
+    assert!(line.contains("pp 0>1/forward of 2, pp 1>0/backward of 2"), "{line}");
     let reserved = npu.split("reserved: ").nth(1).and_then(|r| r.split(' ').next()?.parse::<f64>().ok());
     assert!(reserved.is_some_and(|mb| (7168.0..7170.0).contains(&mb)), "{reserved:?} {npu}");
     let told = std::fs::read_to_string(&comms).unwrap();
@@ -104,4 +107,34 @@ fn ranks_links_and_the_library_fail_with_a_report_and_in_time() {
         }
         assert!(took < Duration::from_secs(10), "{fault}: {took:?}");
     }
+}
+
+/// The line as the article types it, through our launcher: eight processes that find each other over the store, and train
+/// to the losses of eight threads. One that is killed ends all, with its name.
+#[test]
+fn eight_processes_train_to_the_losses_of_eight_threads() {
+    let t = Temp::new("npu-processes");
+    cann(&t.path("cann"));
+    let launched = |rest: &str| {
+        let mut c = Command::new(env!("CARGO_BIN_EXE_ferrotron"));
+        c.args(["launch", "--standalone", "--nproc_per_node=8", env!("CARGO_BIN_EXE_pretrain_gpt"), "--device", "npu"]);
+        c.args([LINE, REST, rest].iter().flat_map(|w| w.split_whitespace()));
+        for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK"] {
+            c.env_remove(name);
+        }
+        c.env("ASCEND_HOME_PATH", t.path("cann")).env("HCCL_BUFFSIZE", "512").env("OMP_NUM_THREADS", "1");
+        c.env("FERROTRON_MOCK_PROCESSES", "1").env("FERROTRON_MOCK_LOUD", "1").env("TMPDIR", t.path(""));
+        c
+    };
+    let processes = clean(&mut launched("--check-collectives"));
+    let threads = clean(&mut on(&t.path("cann"), "npu", &[LINE, REST]));
+    assert_eq!(losses(&processes), losses(&threads), "{processes}\n{threads}");
+
+    let began = Instant::now();
+    let mut c = launched("--distributed-timeout-seconds-after-init 3");
+    let Output { status, stderr, .. } = c.env("FERROTRON_MOCK_FAULTS", "3:lost:HcclAllReduce#5=1").output().unwrap();
+    let (took, err) = (began.elapsed(), text(&stderr));
+    assert!(status.code().is_some_and(|code| code != 0), "{status}\n{err}");
+    assert!(err.contains("waited 3.") && err.contains("ranks [2, 3] wait in tp #5 all_reduce"), "{err}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
 }

@@ -1,5 +1,5 @@
 //! What vendors' mocks share: late streams, races found by vector clocks, guarded and poisoned memory, faults to make
-//! on purpose, and collectives between threads that check what the ranks ask for.
+//! on purpose, and collectives between threads or processes that check what the ranks ask for.
 //!
 //! A mock is stricter than the hardware. Kernels declare the memory they touch; from the order in which streams, events
 //! and host waits were used, not from luck with timing, the engine knows whether two accesses are ordered, and reports
@@ -13,7 +13,9 @@ pub mod memory;
 mod p2p;
 pub mod race;
 mod reduce;
+mod remote;
 mod stream;
+mod wire;
 
 pub use collective::{Call, CollectiveError, Group, Kind};
 pub use engine::{Engine, Options, Violation};
@@ -22,4 +24,5 @@ pub use memory::Heap;
 pub use p2p::Item;
 pub use race::{Access, Mode};
 pub use reduce::{Element, Reduction};
+pub use remote::{Meeting, Remote, Server};
 pub use stream::{Interrupt, Mark, StreamId, Task};

@@ -73,7 +73,7 @@ fn queue(
     comm: &Comm,
     stream: aclrtStream,
     accesses: Vec<Access>,
-    work: impl FnOnce(&Group, usize) -> Result<(), CollectiveError> + Send + 'static,
+    work: impl FnOnce(&Meeting, usize) -> Result<(), CollectiveError> + Send + 'static,
 ) -> Answer<()> {
     let (engine, id) = world().stream(stream as usize)?;
     let home: *const Engine = &world().devices[comm.device];
@@ -146,7 +146,9 @@ calls! {
             return refuse(PTR, "EI0003: null");
         }
         let mut made = HcclRootInfo { internal: [0; hccl::HCCL_ROOT_INFO_BYTES] };
-        made.internal[..8].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_ne_bytes());
+        // No other process gives this number.
+        let key = u64::from(std::process::id()) << 32 | NEXT.fetch_add(1, Ordering::Relaxed);
+        made.internal[..8].copy_from_slice(&key.to_ne_bytes());
         // SAFETY: an out-parameter, not null.
         unsafe { info.write(made) };
         Ok(())

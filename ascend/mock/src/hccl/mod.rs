@@ -1,4 +1,4 @@
-//! HCCL between the threads of one process: ranks find each other by root info, every call is a task of its stream, and
+//! HCCL between the threads of one process, or the processes of one host: ranks find each other by root info, every call is a task of its stream, and
 //! calls that differ between ranks, or ranks that do not come, are named.
 
 mod calls;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ferrotron_hccl_sys::{HcclComm, HcclRootInfo};
-use ferrotron_mock::{Call, CollectiveError, Element, Fault, Group, Kind, StreamId};
+use ferrotron_mock::{Call, CollectiveError, Element, Fault, Group, Kind, Meeting, Remote, Server, StreamId};
 
 use crate::world::{Answer, Refusal, lock, refuse, world};
 
@@ -30,13 +30,15 @@ const CAPABILITY: u32 = 11;
 pub(crate) struct Comm {
     /// By which its ranks found each other.
     key: u64,
-    group: Arc<Group>,
+    group: Arc<Meeting>,
     rank: usize,
     device: usize,
     error: Arc<Mutex<i32>>,
     /// The stream of the first call: its handle, and the engine's.
     stream: Mutex<Option<(usize, StreamId)>>,
     configured: Configured,
+    /// Of the group's first rank, where ranks are processes.
+    _server: Option<Server>,
 }
 
 /// What a communicator's configuration said.
@@ -134,6 +136,27 @@ fn join_part(
     join_by_key(key, ids.len() as u32, rank, configured, comm)
 }
 
+/// A rank's way to the group that has this key: within the process, or with FERROTRON_MOCK_PROCESSES set by the socket that
+/// the group's first rank serves.
+fn meeting(key: u64, ranks: usize, rank: u32) -> Answer<(Arc<Meeting>, Option<Server>)> {
+    if std::env::var_os("FERROTRON_MOCK_PROCESSES").is_none() {
+        let mut all = lock(comms());
+        // One that nobody is in any more is of an earlier job with the same table.
+        all.groups.retain(|_, g| Arc::strong_count(g) > 1);
+        let made = all.groups.entry(key).or_insert_with(|| Arc::new(Group::new(ranks, patience())));
+        return Ok((Arc::new(Meeting::Here(made.clone())), None));
+    }
+    let path = std::env::temp_dir().join(format!("ferrotron-mock-hccl-{key:016x}"));
+    let failed = |e| Refusal { code: TIMEOUT, text: format!("EI0006: getting socket times out: {e}") };
+    if rank > 0 {
+        let remote = Remote::connect(&path, ranks, patience()).map_err(failed)?;
+        return Ok((Arc::new(Meeting::There(remote)), None));
+    }
+    let group = Arc::new(Group::new(ranks, patience()));
+    let server = Server::start(&group, &path).map_err(failed)?;
+    Ok((Arc::new(Meeting::Here(group)), Some(server)))
+}
+
 fn join_by_key(key: u64, ranks: u32, rank: u32, configured: Configured, comm: *mut HcclComm) -> Answer<()> {
     if comm.is_null() {
         return refuse(PTR, "EI0003: null");
@@ -142,13 +165,7 @@ fn join_by_key(key: u64, ranks: u32, rank: u32, configured: Configured, comm: *m
         return refuse(PARA, format!("EI0003: rank {rank} of {ranks}"));
     }
     let (_, device) = world().current()?;
-    let group = {
-        let mut all = lock(comms());
-        // One that nobody is in any more is of an earlier job with the same table.
-        all.groups.retain(|_, g| Arc::strong_count(g) > 1);
-        let made = all.groups.entry(key).or_insert_with(|| Arc::new(Group::new(ranks as usize, patience())));
-        made.clone()
-    };
+    let (group, server) = meeting(key, ranks as usize, rank)?;
     if group.ranks() != ranks as usize {
         return refuse(PARA, format!("EI0005: {ranks} ranks here, {} at another rank", group.ranks()));
     }
@@ -160,8 +177,16 @@ fn join_by_key(key: u64, ranks: u32, rank: u32, configured: Configured, comm: *m
         linked.map_err(|e| Refusal { code: TIMEOUT, text: format!("EI0006: getting socket times out: {e}") })?;
     }
     let handle = world().handle();
-    let made =
-        Comm { key, group, rank: rank as usize, device, error: Arc::default(), stream: Mutex::default(), configured };
+    let made = Comm {
+        key,
+        group,
+        rank: rank as usize,
+        device,
+        error: Arc::default(),
+        stream: Mutex::default(),
+        configured,
+        _server: server,
+    };
     note(&made);
     lock(comms()).members.insert(handle, Arc::new(made));
     // SAFETY: an out-parameter, not null.
