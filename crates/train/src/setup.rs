@@ -81,6 +81,12 @@ pub(crate) fn needs(c: &Config) -> GroupNeeds {
 pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>, world: &World) -> Result<Built> {
     let model = bridge::model_config(c, vocab)?;
     let dtype = c.train.params_dtype.dtype();
+    if !device.ops().supports(dtype) {
+        let (name, model) = (&device.info().name, &device.info().model);
+        return Err(Error::Setting(format!(
+            "{name} ({model}) does not store {dtype}; use --fp16, or neither flag for float32"
+        )));
+    }
     let stream = Ctx::home_stream(&device)?;
     let groups = world.groups(needs(c), &device)?;
     let (stage, stages) = (groups.pp.rank(), groups.pp.size());
@@ -93,6 +99,8 @@ pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>, world: &Wo
         dtype,
         dp_size: groups.instance.size(),
         dp_rank: groups.instance.rank(),
+        expert_dp_size: groups.edp_instance.size(),
+        expert_dp_rank: groups.edp_instance.rank(),
         shard_optimizer: sharded,
         bucket_elements: c.parallel.ddp_bucket_size.unwrap_or(BUCKET_ELEMENTS.max(1_000_000 * groups.dp.size())),
         seed: c.train.seed,
