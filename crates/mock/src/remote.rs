@@ -153,7 +153,7 @@ impl Remote {
             return Err(interrupted());
         }
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        let asked = send(&mut *stream, &request.encode()).and_then(|()| receive(&mut *stream));
+        let asked = send(&mut stream, &request.encode()).and_then(|()| receive(&mut stream));
         match asked.map(|bytes| Answer::decode(&bytes)) {
             Ok(Some(Answer(answer))) => answer,
             Ok(None) => Err(CollectiveError::Aborted("an answer that is none".into())),
