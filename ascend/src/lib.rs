@@ -1,4 +1,4 @@
-//! The Ascend device: streams, memory and operators over AscendCL and aclnn.
+//! The Ascend device: streams, memory and operators over AscendCL and aclnn, and communicators over HCCL.
 //!
 //! The runtime's traps, and where they are met: a context belongs to a thread, so every call makes ours current first
 //! (`shared`); freeing waits for nobody, so regions and streams wait before they free (`memory`, `stream`); a copy is
@@ -11,6 +11,7 @@ mod cann;
 mod copies;
 mod device;
 mod explain;
+mod hccl;
 mod keep;
 mod launch;
 mod made;
@@ -27,4 +28,5 @@ pub use cann::Cann;
 pub use device::AscendDevice;
 pub use explain::explain;
 pub use ferrotron_acl_sys::Environment;
+pub use hccl::{HcclError, HcclLinker, HcclOptions};
 pub use shared::{Omit, Options};

@@ -15,6 +15,8 @@ use crate::staging::Staging;
 
 /// Operators remembered for error messages.
 const RING: usize = 32;
+/// A wait for a stream looks up so often whether it is still wanted.
+const LOOK_UP_MS: i32 = 50;
 
 /// What a stream was given last, for error messages.
 #[derive(Default)]
@@ -73,6 +75,9 @@ impl Core {
 
     /// The stream's first error, and the device's context made current.
     pub fn begin(&self) -> Result<()> {
+        if let Some(e) = self.shared.abandoned() {
+            return Err(e);
+        }
         if let Some(e) = lock(&self.error).clone() {
             return Err(e);
         }
@@ -100,13 +105,54 @@ impl Core {
 
     pub fn synchronize(&self) -> Result<()> {
         self.begin()?;
-        // SAFETY: the stream lives as long as this.
-        let status = unsafe { (self.shared.cann.acl.aclrtSynchronizeStream)(self.handle()) };
+        let status = self.idle()?;
+        if status != acl::code::OK
+            && let Some(cause) = self.shared.cause()
+        {
+            return Err(cause);
+        }
         self.check("aclrtSynchronizeStream", status)?;
         *lock(&self.held) = Held::default();
         lock(&self.ring).since = 0;
         // a host job's error came through no call of the runtime
         self.begin()
+    }
+
+    /// Blocks until the stream is idle or has failed, or the device is abandoned: a stream that waits for a rank that is
+    /// gone would be waited for as long as HCCL's own time-out.
+    fn idle(&self) -> Result<acl::aclError> {
+        let acl = &self.shared.cann.acl;
+        let Some(within) = acl.aclrtSynchronizeStreamWithTimeout else {
+            // SAFETY: the stream lives as long as this.
+            return Ok(unsafe { (acl.aclrtSynchronizeStream)(self.handle()) });
+        };
+        loop {
+            // SAFETY: as above.
+            match unsafe { within(self.handle(), LOOK_UP_MS) } {
+                acl::code::STREAM_SYNC_TIMEOUT => self.begin()?,
+                status => return Ok(status),
+            }
+            // its text, which says no more than the code
+            drop(self.shared.cann.take_error());
+        }
+    }
+
+    /// The error of the stream's work so far, asked for without waiting, if the runtime can tell. It stays the stream's.
+    pub fn failure(&self) -> Option<Error> {
+        let query = self.shared.cann.acl.aclrtStreamQuery?;
+        self.shared.enter().ok()?;
+        let mut status = 0;
+        // SAFETY: the stream lives; an out-parameter.
+        let told = unsafe { query(self.handle(), &mut status) };
+        (told != acl::code::OK).then(|| self.shared.error("aclrtStreamQuery", told, &lock(&self.ring)))
+    }
+
+    /// Ends what the stream does, if the runtime can.
+    pub fn abort(&self) {
+        if let (Ok(()), Some(abort)) = (self.shared.enter(), self.shared.cann.acl.aclrtStreamAbort) {
+            // SAFETY: the stream lives; nobody reads what it was to make.
+            unsafe { abort(self.handle()) };
+        }
     }
 
     pub fn record(&self) -> Result<AscendEvent> {
@@ -192,8 +238,10 @@ impl Drop for Core {
             unsafe { (self.shared.cann.acl.aclrtFree)(at as *mut c_void) };
         }
         lock(&self.staging).free(&self.shared);
+        let acl = &self.shared.cann.acl;
+        let by_force = acl.aclrtDestroyStreamForce.filter(|_| self.shared.abandoned().is_some());
         // SAFETY: the stream is ours, and this is its last use.
-        unsafe { (self.shared.cann.acl.aclrtDestroyStream)(self.handle()) };
+        unsafe { by_force.unwrap_or(acl.aclrtDestroyStream)(self.handle()) };
     }
 }
 

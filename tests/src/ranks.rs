@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ferrotron_base::mt19937::Mt19937;
-use ferrotron_comm::{Fabric, Options, ThreadWorld};
+use ferrotron_comm::{Fabric, Linker, Options, ThreadWorld};
 use ferrotron_cpu::{CpuConfig, CpuDevice};
 use ferrotron_device::ops::AdamConfig;
 use ferrotron_device::{DType, Device, Result, host};
 use ferrotron_executor::{Chunk, Edges, Stage, run};
-use ferrotron_models::{ModelConfig, build};
-use ferrotron_nn::Builder;
+use ferrotron_models::{ModelConfig, Position, build};
+use ferrotron_nn::{Builder, RopeScaling};
 use ferrotron_optim::{Optimizer, OptimizerKind, UpdateScalars};
 use ferrotron_runtime::{
     Ctx, CtxOptions, Groups, Micro, MicroHost, ParamStore, ParamTable, StoreOptions, SyncOptions, stat,
 };
 use ferrotron_schedule::{Kind, LayerSplit, Layout, Mesh, Pipe, Ring, VirtualStages, Way, chunks_of_stage, schedule};
 
-use crate::plain_batch;
+use crate::{plain_batch, relative_error};
 
 /// How ranks share the work.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -85,6 +85,47 @@ pub struct Outcome {
     pub grads: BTreeMap<String, Vec<f32>>,
 }
 
+/// A tiny GPT of four layers.
+pub fn gpt(tied: bool, dropout: f32) -> ModelConfig {
+    let c = ModelConfig::gpt(4, 32, 4, 96, 16);
+    ModelConfig { tied, hidden_dropout: dropout, attention_dropout: dropout, init_std: 0.1, ..c }
+}
+
+/// A tiny Qwen3 of four layers.
+pub fn qwen3(tied: bool, dropout: f32) -> ModelConfig {
+    let position = Position::Rope { percent: 1.0, base: 1e6, interleaved: false, scaling: RopeScaling::None };
+    ModelConfig {
+        vocab: 96,
+        max_positions: 16,
+        position,
+        head_dim: 16,
+        qk_norm: true,
+        tied,
+        hidden_dropout: dropout,
+        attention_dropout: dropout,
+        init_std: 0.1,
+        ..ModelConfig::llama(4, 32, 4, 2, 48)
+    }
+}
+
+/// Every loss within 1e-5, every gradient norm and the gradients of step one within 2e-5 (max |difference| / max
+/// |reference| of a tensor): sums over ranks run in another order.
+pub fn agree(what: &str, r: &Ranks, got: &Outcome, want: &Outcome) {
+    let mut worst = (0f64, 0f64, 0f64);
+    for (a, b) in got.losses.iter().zip(&want.losses) {
+        assert!(a.is_finite(), "{what} {r:?}: loss {a}");
+        worst.0 = worst.0.max(f64::from((a - b).abs() / b.abs()));
+    }
+    for (a, b) in got.norms.iter().zip(&want.norms) {
+        worst.1 = worst.1.max((a - b).abs() / b.abs());
+    }
+    assert_eq!(got.grads.len(), want.grads.len(), "{what} {r:?}");
+    for (name, values) in &got.grads {
+        worst.2 = worst.2.max(relative_error(values, &want.grads[name]));
+    }
+    assert!(worst.0 <= 1e-5 && worst.1 <= 2e-5 && worst.2 <= 2e-5, "{what} {r:?}: loss, norm, gradients {worst:?}");
+}
+
 /// Samples of a global batch.
 pub const BATCH: usize = 8;
 /// Tokens of a sample.
@@ -106,15 +147,30 @@ fn micro(r: &Ranks, vocab: usize, step: usize, i: usize, dp: usize) -> MicroHost
     m
 }
 
-/// Trains for `steps` steps of AdamW with clipping at 1 and gives what all ranks agree on.
+/// Trains for `steps` steps of AdamW with clipping at 1 on CPU devices and gives what all ranks agree on.
 pub fn train(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize) -> Outcome {
-    let world = ThreadWorld::new(r.world(), Options { checked: true, ..Options::default() });
+    train_on(c, dtype, r, steps, None, &|_| Ok(Arc::new(CpuDevice::new(r.device)?)))
+}
+
+/// Gives the device of a rank.
+pub type Open<'a> = &'a (dyn Fn(usize) -> Result<Arc<dyn Device>> + Sync);
+
+/// The same on other devices, whose collectives `linker` makes.
+pub fn train_on(
+    c: &ModelConfig,
+    dtype: DType,
+    r: Ranks,
+    steps: usize,
+    linker: Option<Arc<dyn Linker>>,
+    open: Open<'_>,
+) -> Outcome {
+    let world = ThreadWorld::new(r.world(), Options { checked: true, linker, ..Options::default() });
     let parts: Vec<Result<Outcome>> = std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..r.world())
             .map(|rank| {
                 let fabric = world.rank(rank);
                 scope.spawn(move || {
-                    let done = rank_main(c, dtype, r, steps, &fabric);
+                    let done = open(rank).and_then(|device| rank_main(c, dtype, r, steps, device, &fabric));
                     if let Err(e) = &done {
                         fabric.abort(&e.to_string());
                     }
@@ -140,12 +196,18 @@ pub fn train(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize) -> Outcome {
     all
 }
 
-fn rank_main(c: &ModelConfig, dtype: DType, r: Ranks, steps: usize, fabric: &dyn Fabric) -> Result<Outcome> {
-    let device: Arc<dyn Device> = Arc::new(CpuDevice::new(r.device)?);
+fn rank_main(
+    c: &ModelConfig,
+    dtype: DType,
+    r: Ranks,
+    steps: usize,
+    device: Arc<dyn Device>,
+    fabric: &dyn Fabric,
+) -> Result<Outcome> {
     let stream = Ctx::home_stream(&device)?;
     let layout = Layout { world: r.world(), tp: r.tp, pp: r.pp, etp: r.tp, ..Layout::single() };
     let mesh = Mesh::new(layout).expect("a legal layout");
-    let groups = Groups::of_mesh(fabric, &mesh, &device)?;
+    let groups = Groups::of_mesh(fabric, &mesh, r.chunks, &device)?;
     let (dp, stage, stages) = (groups.dp.rank(), groups.pp.rank(), groups.pp.size());
     let mut table = ParamTable::default();
     let mut builder = Builder::new(&mut table, &device, &stream, &groups, r.sp);

@@ -78,7 +78,7 @@ fn every_wait_that_is_left_out_is_a_wrong_number() {
     for (layout, groups) in [
         (SHARDED, &["dp/grads", "dp/params", "world/steps"][..]),
         (tensor, &["tp/layers"]),
-        (pipe, &["pp/forward", "pp/backward", "embedding/grads"]),
+        (pipe, &["pp 0>1/forward", "pp 1>0/backward", "embedding/grads"]),
     ] {
         let line = resolved(&format!("{MODEL} {layout}"), 2);
         let inline = train(&line, 2, None, None);

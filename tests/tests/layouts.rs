@@ -7,50 +7,11 @@
 
 use ferrotron_cpu::{CpuConfig, StreamMode};
 use ferrotron_device::DType;
-use ferrotron_models::{ModelConfig, Position, Recomputation};
-use ferrotron_nn::RopeScaling;
+use ferrotron_models::{ModelConfig, Recomputation};
 use ferrotron_schedule::Kind::{GPipe, Interleaved, ZbH1};
-use ferrotron_tests::ranks::{Outcome, Ranks, train};
-use ferrotron_tests::relative_error;
+use ferrotron_tests::ranks::{Outcome, Ranks, agree, gpt, qwen3, train};
 
 const STEPS: usize = 20;
-
-fn gpt(tied: bool, dropout: f32) -> ModelConfig {
-    let c = ModelConfig::gpt(4, 32, 4, 96, 16);
-    ModelConfig { tied, hidden_dropout: dropout, attention_dropout: dropout, init_std: 0.1, ..c }
-}
-
-fn qwen3(tied: bool, dropout: f32) -> ModelConfig {
-    let position = Position::Rope { percent: 1.0, base: 1e6, interleaved: false, scaling: RopeScaling::None };
-    ModelConfig {
-        vocab: 96,
-        max_positions: 16,
-        position,
-        head_dim: 16,
-        qk_norm: true,
-        tied,
-        hidden_dropout: dropout,
-        attention_dropout: dropout,
-        init_std: 0.1,
-        ..ModelConfig::llama(4, 32, 4, 2, 48)
-    }
-}
-
-fn check(what: &str, r: &Ranks, got: &Outcome, want: &Outcome) {
-    let mut worst = (0f64, 0f64, 0f64);
-    for (a, b) in got.losses.iter().zip(&want.losses) {
-        assert!(a.is_finite(), "{what} {r:?}: loss {a}");
-        worst.0 = worst.0.max(f64::from((a - b).abs() / b.abs()));
-    }
-    for (a, b) in got.norms.iter().zip(&want.norms) {
-        worst.1 = worst.1.max((a - b).abs() / b.abs());
-    }
-    assert_eq!(got.grads.len(), want.grads.len(), "{what} {r:?}");
-    for (name, values) in &got.grads {
-        worst.2 = worst.2.max(relative_error(values, &want.grads[name]));
-    }
-    assert!(worst.0 <= 1e-5 && worst.1 <= 2e-5 && worst.2 <= 2e-5, "{what} {r:?}: loss, norm, gradients {worst:?}");
-}
 
 /// Layouts of worlds 2, 4 and 8; `tp` at most `max_tp`.
 fn layouts(max_tp: usize) -> Vec<Ranks> {
@@ -113,7 +74,7 @@ fn check_all(what: &str, c: &ModelConfig, max_tp: usize) {
     let want = train(c, DType::F32, Ranks::one(), STEPS);
     assert!(want.losses[STEPS - 1] < want.losses[0], "{what}: it learns");
     for r in layouts(max_tp) {
-        check(what, &r, &train(c, DType::F32, r, STEPS), &want);
+        agree(what, &r, &train(c, DType::F32, r, STEPS), &want);
     }
 }
 
@@ -136,7 +97,7 @@ fn tied_untied_and_recomputed_twins() {
         let parts = Recomputation::Selective { core_attention: true, mlp: true, layernorm: true };
         for recompute in [Recomputation::None, whole, parts] {
             let c = ModelConfig { recompute, ..c.clone() };
-            check(what, &r, &train(&c, DType::F32, r, STEPS), &want);
+            agree(what, &r, &train(&c, DType::F32, r, STEPS), &want);
         }
     }
 }

@@ -34,14 +34,34 @@ pub unsafe extern "C" fn ferrotronMockReport(device: u32, text: *mut c_char, siz
         }
         *d != device
     });
-    let joined = lines.join("\n");
-    let bytes = &joined.as_bytes()[..joined.len().min(size - 1)];
     // SAFETY: the caller's buffer has `size` bytes.
-    unsafe {
-        std::ptr::copy_nonoverlapping(bytes.as_ptr(), text.cast(), bytes.len());
-        *text.add(bytes.len()) = 0;
-    }
+    unsafe { write(&lines.join("\n"), text, size) };
     lines.len() as i32
+}
+
+/// At most `size` bytes of a text, with a final NUL.
+///
+/// # Safety
+/// `to` has `size` bytes, at least one.
+unsafe fn write(text: &str, to: *mut c_char, size: usize) {
+    let bytes = &text.as_bytes()[..text.len().min(size - 1)];
+    // SAFETY: the contract above.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast(), bytes.len());
+        *to.add(bytes.len()) = 0;
+    }
+}
+
+/// The communicators of a device, a line each: `ranks=2 rank=0 buffer=512 deterministic=unset name=...`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferrotronMockComms(device: u32, text: *mut c_char, size: usize) -> i32 {
+    if device as usize >= DEVICES || text.is_null() || size == 0 {
+        return -1;
+    }
+    let lines = crate::hccl::list(device as usize);
+    // SAFETY: the caller's buffer has `size` bytes.
+    unsafe { write(&lines, text, size) };
+    lines.lines().count() as i32
 }
 
 /// Memory in use on a device, in bytes.

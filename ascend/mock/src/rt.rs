@@ -161,6 +161,19 @@ calls! {
         // SAFETY: out-parameter.
         unsafe { put(stream, made as *mut c_void) }
     }
+    fn aclrtStreamQuery(stream: acl::aclrtStream, status: *mut i32) |w| {
+        let (engine, id) = w.stream(stream as usize)?;
+        match (ended(engine.fault(id))?, ended(engine.tasks_left(id))?) {
+            (Some(f), _) => Err(fault(f)),
+            // SAFETY: out-parameter.
+            (None, left) => unsafe { put(status, i32::from(left > 0)) },
+        }
+    }
+    fn aclrtStreamAbort(stream: acl::aclrtStream) |w| {
+        let (engine, id) = w.stream(stream as usize)?;
+        let fault = Fault { code: STREAM_ABORT, text: "the stream was aborted".into() };
+        ended(engine.abort_stream(id, fault))
+    }
     fn aclrtDestroyStream(stream: acl::aclrtStream) |w| {
         let (engine, id) = w.stream(stream as usize)?;
         w.remove(stream as usize)?;

@@ -77,6 +77,7 @@ pub const INVALID_DEVICE: i32 = 107001;
 pub const STREAM_CONTEXT: i32 = 107003;
 pub const ADDR_UNALIGNED: i32 = 107008;
 pub const INVALID_HANDLE: i32 = 107017;
+pub const STREAM_ABORT: i32 = 107023;
 pub const TIMEOUT: i32 = 507046;
 pub const EVENT_NOT_COMPLETE: i32 = 507006;
 

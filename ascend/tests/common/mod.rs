@@ -19,6 +19,8 @@ ferrotron_dynlib::table! {
             fn ferrotronMockFaults(device: u32, rules: *const c_char) -> i32;
             /// What was done wrong.
             fn ferrotronMockReport(device: u32, text: *mut c_char, size: usize) -> i32;
+            /// A device's communicators.
+            fn ferrotronMockComms(device: u32, text: *mut c_char, size: usize) -> i32;
             /// Bytes in use.
             fn ferrotronMockMemory(device: u32) -> u64;
             /// The version it says it is.
@@ -91,18 +93,26 @@ impl Control {
     }
 
     pub fn report(&self, device: u32) -> String {
-        let mut text = vec![0u8; 1 << 16];
-        // SAFETY: a buffer of this size.
-        let lines = unsafe { (self.ferrotronMockReport)(device, text.as_mut_ptr().cast(), text.len()) };
-        assert!(lines >= 0);
-        let end = text.iter().position(|&b| b == 0).unwrap();
-        String::from_utf8(text[..end].to_vec()).unwrap()
+        text_of(self.ferrotronMockReport, device)
+    }
+
+    pub fn comms(&self, device: u32) -> String {
+        text_of(self.ferrotronMockComms, device)
     }
 
     pub fn memory(&self, device: u32) -> u64 {
         // SAFETY: no arguments but a number.
         unsafe { (self.ferrotronMockMemory)(device) }
     }
+}
+
+/// What a function of the mock writes about a device.
+fn text_of(write: unsafe extern "C" fn(u32, *mut c_char, usize) -> i32, device: u32) -> String {
+    let mut text = vec![0u8; 1 << 16];
+    // SAFETY: a buffer of this size.
+    assert!(unsafe { write(device, text.as_mut_ptr().cast(), text.len()) } >= 0);
+    let end = text.iter().position(|&b| b == 0).unwrap();
+    String::from_utf8(text[..end].to_vec()).unwrap()
 }
 
 /// A device of the mock.

@@ -2,8 +2,11 @@
 //!
 //! No vendor's library is needed to build: each backend looks for its own at run time, and says what it looked for.
 
+mod collectives;
+
 use std::sync::Arc;
 
+pub use collectives::Collectives;
 use ferrotron_ascend::AscendBackend;
 pub use ferrotron_ascend::explain;
 use ferrotron_cpu::CpuBackend;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use ferrotron_backends::Collectives;
 use ferrotron_comm::env::RankEnv;
 use ferrotron_comm::store::{Rendezvous, StoreError};
 use ferrotron_comm::{Fabric, Options, ProcessOptions, ProcessWorld, ThreadWorld, Transport};
@@ -37,9 +38,14 @@ pub fn run(program: &str, resolved: &Resolved, env: &Environment, place: &RankEn
         Err(e) => return crate::fail(program, e),
     };
     let p = &resolved.config.parallel;
+    let linker = match Collectives::from_variables(|name| std::env::var(name).ok()) {
+        Ok(linker) => linker,
+        Err(e) => return crate::fail(program, e),
+    };
     let options = Options {
         timeout: Duration::from_secs(p.timeout_seconds),
         checked: resolved.args.flag("check_collectives"),
+        linker: Some(Arc::new(linker)),
         ..Options::default()
     };
     if p.thread_ranks > 1 || p.world_size == 1 {

@@ -14,12 +14,17 @@
 //! | [`dry::DryRank`] | not there but one | recorded, to compare the runs of all ranks |
 //!
 //! Sums are made in the order of ranks in f32 by one function, so all fabrics give the same bits.
+//!
+//! Between devices whose memory the host cannot reach, the vendor's library moves the data ([`links`]); threads and
+//! processes find each other as before.
 
 pub mod call;
 pub mod checked;
 pub mod dry;
 pub mod env;
 mod failure;
+mod late;
+pub mod links;
 mod log;
 mod member;
 pub mod process;
@@ -29,6 +34,7 @@ mod solo;
 pub mod store;
 pub mod threads;
 
+use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +43,7 @@ use ferrotron_device::{Device, Pending, Result, Stream};
 
 pub use call::{Collective, Kind, P2p, ReduceOp};
 pub use checked::{Checked, Ledger};
+pub use links::{Link, LinkUse, Linker, Seat};
 pub use process::{ProcessOptions, ProcessWorld, Transport};
 pub use solo::Solo;
 pub use threads::{ThreadRank, ThreadWorld};
@@ -88,10 +95,14 @@ pub trait Fabric: Send + Sync {
     fn failure(&self) -> Option<String>;
     /// The last collectives of this rank, for a report.
     fn history(&self) -> String;
+    /// This rank's communicators of a vendor's library, with the device memory that they take.
+    fn links(&self) -> Vec<LinkUse> {
+        vec![]
+    }
 }
 
 /// How a fabric's communicators behave.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// Deadline of every wait, `--distributed-timeout-minutes`.
     pub timeout: Duration,
@@ -101,9 +112,20 @@ pub struct Options {
     pub history: usize,
     /// A mistake to make on purpose: tests show that they would find it.
     pub fault: Option<Fault>,
+    /// Makes communicators of a device whose memory the host cannot reach.
+    pub linker: Option<Arc<dyn Linker>>,
 }
 
-/// An event wait that communicators leave out.
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Options { timeout, checked, history, fault, linker } = self;
+        let mut out = f.debug_struct("Options");
+        out.field("timeout", timeout).field("checked", checked).field("history", history).field("fault", fault);
+        out.field("linker", &linker.is_some()).finish()
+    }
+}
+
+/// Something that communicators leave out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Which one.
@@ -112,17 +134,21 @@ pub struct Fault {
     pub group: Option<String>,
 }
 
-/// The two event waits around a collective.
+/// What stands between a collective and the home stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// The collective waits for the home stream's work.
     Home,
     /// The home stream waits for the collective.
     Result,
+    /// The collective's input lives until then.
+    Input,
+    /// A communicator of a vendor's library goes when its calls are done.
+    End,
 }
 
 impl Fault {
-    /// The wait that a group's communicators leave out.
+    /// What a group's communicators leave out.
     fn of_group(fault: Option<&Fault>, name: &str, purpose: &str) -> Option<Wait> {
         let here = |f: &&Fault| f.group.as_ref().is_none_or(|g| *g == format!("{name}/{purpose}"));
         fault.filter(here).map(|f| f.missing)
@@ -132,7 +158,7 @@ impl Fault {
 impl Default for Options {
     /// Ten minutes, as Megatron; unchecked; 16 collectives; no fault.
     fn default() -> Options {
-        Options { timeout: Duration::from_secs(600), checked: false, history: 16, fault: None }
+        Options { timeout: Duration::from_secs(600), checked: false, history: 16, fault: None, linker: None }
     }
 }
 

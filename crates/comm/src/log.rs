@@ -8,7 +8,7 @@ use std::time::Instant;
 use ferrotron_device::DType;
 
 use crate::failure::lock;
-use crate::{Kind, Site};
+use crate::{Kind, P2p, Site};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -39,6 +39,22 @@ pub(crate) fn describe(group: &str, sequence: u64, kind: Kind, what: Option<(usi
         Some((count, dtype)) => format!("{group} #{sequence} {kind} of {count} {dtype} at {file}:{line}"),
         None => format!("{group} #{sequence} {kind} at {file}:{line}"),
     }
+}
+
+/// A batch of messages, for messages to the user.
+pub(crate) fn describe_exchange(group: &str, sequence: u64, ops: &[P2p], site: Site) -> String {
+    let mut what = describe(group, sequence, Kind::Exchange, None, site);
+    for (i, op) in ops.iter().enumerate() {
+        let (verb, t, peer) = match op {
+            P2p::Send(t, to) => ("send to", t, to),
+            P2p::Recv(t, from) => ("recv from", t, from),
+        };
+        let and = if i == 0 { " (" } else { ", " };
+        // Writing to a String cannot fail.
+        let _ = write!(what, "{and}{verb} {peer}: {} {}", t.numel(), t.dtype());
+    }
+    what.push(')');
+    what
 }
 
 impl Log {

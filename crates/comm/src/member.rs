@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use ferrotron_device::{Device, Error, Event, Pending, Result, Stream, StreamRole};
 
-use crate::log::{Log, describe};
+use crate::failure::Failure;
+use crate::log::{Log, describe, describe_exchange};
 use crate::raw::{RawCall, RawP2p};
 use crate::{Collective, Communicator, Kind, P2p, Site, Wait};
 
@@ -20,6 +22,26 @@ pub(crate) trait Engine: Send + Sync {
     fn barrier(&self, sequence: u64) -> Result<()>;
     /// Ends all waits of all ranks.
     fn abort(&self, why: &str);
+    /// Ends all waits of all ranks with a report on a call of this group that a vendor's library runs: what this rank
+    /// waits in, which ranks are somewhere else, and what all did last.
+    fn trouble(&self, trouble: Trouble<'_>);
+    /// Why waits end.
+    fn failure(&self) -> &Failure;
+}
+
+/// What is wrong with a call of a vendor's library.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Trouble<'a> {
+    /// It runs longer than the deadline.
+    Late(Duration),
+    /// The library reports an error.
+    Failed(&'a str),
+}
+
+/// True when the host can read and write the device's memory, as engines of this crate do.
+pub(crate) fn reaches_host(device: &Arc<dyn Device>) -> bool {
+    let info = device.info();
+    info.computes && info.name.starts_with("cpu")
 }
 
 /// A communicator over an [`Engine`].
@@ -45,14 +67,7 @@ impl Member {
         log: Arc<Log>,
         missing: Option<Wait>,
     ) -> Result<Member> {
-        let info = device.info();
-        if !info.computes || !info.name.starts_with("cpu") {
-            return Err(Error::Unsupported {
-                op: "collectives of CPU ranks",
-                device: info.name.clone(),
-                why: "its memory is not the host's; use the engine of its own backend".into(),
-            });
-        }
+        debug_assert!(reaches_host(device));
         let stream = device.stream(StreamRole::Comm)?;
         let (calls, barriers) = (AtomicU64::new(0), AtomicU64::new(0));
         Ok(Member { name: name.into(), rank, size, stream, engine, log, calls, barriers, missing })
@@ -80,7 +95,12 @@ impl Member {
 }
 
 /// Runs `work` with its state in the log; an error or a panic ends the waits of all ranks.
-fn logged(engine: &dyn Engine, log: &Log, id: u64, work: impl FnOnce(&dyn Engine) -> Result<()>) -> Result<()> {
+pub(crate) fn logged(
+    engine: &dyn Engine,
+    log: &Log,
+    id: u64,
+    work: impl FnOnce(&dyn Engine) -> Result<()>,
+) -> Result<()> {
     struct OnPanic<'a>(&'a dyn Engine, &'a Log, u64);
     impl Drop for OnPanic<'_> {
         fn drop(&mut self) {
@@ -123,7 +143,7 @@ impl Communicator for Member {
         let what = describe(&self.name, sequence, raw.kind(), Some((main.numel(), main.dtype())), site);
         self.enqueue(home, what, move |engine| engine.run(sequence, &raw))?;
         let (out, keep) = call.into_tensors();
-        Ok(Pending::new(out, keep, self.done(), home))
+        Ok(Pending::new(out, keep.filter(|_| self.missing != Some(Wait::Input)), self.done(), home))
     }
 
     fn start_exchange(&self, home: &Stream, ops: Vec<P2p>, site: Site) -> Result<Vec<Pending>> {
@@ -132,16 +152,7 @@ impl Communicator for Member {
         }
         let sequence = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         let raw: Vec<RawP2p> = ops.iter().map(RawP2p::of).collect();
-        let mut what = describe(&self.name, sequence, Kind::Exchange, None, site);
-        for (i, op) in ops.iter().enumerate() {
-            let (verb, t, peer) = match op {
-                P2p::Send(t, to) => ("send to", t, to),
-                P2p::Recv(t, from) => ("recv from", t, from),
-            };
-            let and = if i == 0 { " (" } else { ", " };
-            what.push_str(&format!("{and}{verb} {peer}: {} {}", t.numel(), t.dtype()));
-        }
-        what.push(')');
+        let what = describe_exchange(&self.name, sequence, &ops, site);
         self.enqueue(home, what, move |engine| engine.exchange(&raw))?;
         let done = self.done();
         let tensor = |op| match op {

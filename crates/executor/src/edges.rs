@@ -1,6 +1,8 @@
 //! Pipeline edges: how a stage's chunks exchange activations with their neighbours.
 
-use ferrotron_comm::P2p;
+use std::sync::Arc;
+
+use ferrotron_comm::{Communicator, P2p};
 use ferrotron_device::error::expect;
 use ferrotron_device::{DType, Error, Pending, Result, Tensor};
 use ferrotron_runtime::Ctx;
@@ -48,35 +50,35 @@ impl Edges {
 
     /// Posts a receive for a chunk; the tensor is there after a wait.
     pub(crate) fn recv(&self, cx: &Ctx, way: Way, chunk: usize) -> Result<Pending> {
-        let from = match way {
-            Way::Forward => self.before(chunk),
-            Way::Backward => self.after(chunk),
+        let (from, edges) = match way {
+            Way::Forward => (self.before(chunk), &cx.groups.pp.forward),
+            Way::Backward => (self.after(chunk), &cx.groups.pp.backward),
         };
-        let from = from.stage().ok_or_else(|| no_neighbour("receive"))?;
+        let edge = edges.from.as_ref().filter(|_| from.stage().is_some()).ok_or_else(|| no_neighbour("receive"))?;
         let t = cx.pool.alloc(cx.dtype, [self.rows, self.hidden])?;
-        one(cx, way, P2p::Recv(t, from))
+        one(cx, edge, P2p::Recv(t, SENDER))
     }
 
     /// Sends what a chunk made; the tensor is held until the message has left.
     pub(crate) fn send(&self, cx: &Ctx, way: Way, chunk: usize, t: Tensor) -> Result<Pending> {
-        let to = match way {
-            Way::Forward => self.after(chunk),
-            Way::Backward => self.before(chunk),
+        let (to, edges) = match way {
+            Way::Forward => (self.after(chunk), &cx.groups.pp.forward),
+            Way::Backward => (self.before(chunk), &cx.groups.pp.backward),
         };
-        let to = to.stage().ok_or_else(|| no_neighbour("send"))?;
+        let edge = edges.to.as_ref().filter(|_| to.stage().is_some()).ok_or_else(|| no_neighbour("send"))?;
         expect("pipeline edge", "elements", self.rows * self.hidden, t.numel())?;
         expect::<DType>("pipeline edge", "dtype", cx.dtype, t.dtype())?;
-        one(cx, way, P2p::Send(t, to))
+        one(cx, edge, P2p::Send(t, RECEIVER))
     }
 }
 
-/// One message on the communicator of its direction.
-fn one(cx: &Ctx, way: Way, op: P2p) -> Result<Pending> {
-    let group = match way {
-        Way::Forward => &cx.groups.pp,
-        Way::Backward => &cx.groups.pp_back,
-    };
-    let mut pending = group.exchange(&cx.stream, vec![op])?;
+/// Ranks of an edge's communicator.
+const SENDER: usize = 0;
+const RECEIVER: usize = 1;
+
+/// One message on the communicator of its edge.
+fn one(cx: &Ctx, edge: &Arc<dyn Communicator>, op: P2p) -> Result<Pending> {
+    let mut pending = edge.exchange(&cx.stream, vec![op])?;
     pending.pop().ok_or_else(|| Error::mismatch("pipeline edge", "messages in flight", 1, 0))
 }
 

@@ -1,6 +1,6 @@
 //! Collectives between threads: the n-th call of every rank must be the same call.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,11 @@ pub enum Kind {
     AllReduce(Reduction),
     /// `count` elements of each rank, in the order of ranks.
     AllGather,
+    /// Own numbers for every rank, in the order of ranks; `count` is 0.
+    AllGatherV {
+        /// Elements that each rank gives.
+        counts: Vec<usize>,
+    },
     /// Rank r gets elements `r count .. (r + 1) count` of the reduction.
     ReduceScatter(Reduction),
     /// The root's elements.
@@ -90,6 +95,8 @@ struct Round {
 pub(crate) struct State {
     next: Vec<u64>,
     rounds: BTreeMap<u64, Round>,
+    /// Ranks that wait for nobody any more.
+    pub(crate) interrupted: BTreeSet<usize>,
     pub(crate) aborted: Option<String>,
     pub(crate) mail: crate::p2p::Mail,
 }
@@ -124,6 +131,22 @@ impl Group {
         self.changed.notify_all();
     }
 
+    /// `rank` waits for nobody any more: its call in progress and all later ones end with an error. The others still wait
+    /// for it.
+    pub fn interrupt(&self, rank: usize) {
+        self.lock().interrupted.insert(rank);
+        self.changed.notify_all();
+    }
+
+    /// Does nothing until the rank is interrupted, as a rank that is lost.
+    pub fn be_lost(&self, rank: usize) -> CollectiveError {
+        let mut st = self.lock();
+        while !st.interrupted.contains(&rank) {
+            st = self.changed.wait(st).unwrap_or_else(PoisonError::into_inner);
+        }
+        interrupted()
+    }
+
     /// Makes the next call of `rank`; returns when all ranks have made it and the data is there.
     ///
     /// # Safety
@@ -140,6 +163,9 @@ impl Group {
         let mut st = self.lock();
         if let Some(why) = &st.aborted {
             return Err(CollectiveError::Aborted(why.clone()));
+        }
+        if st.interrupted.contains(&rank) {
+            return Err(interrupted());
         }
         let number = st.next[rank];
         st.next[rank] += 1;
@@ -159,6 +185,7 @@ impl Group {
         let end = Instant::now() + self.patience;
         loop {
             let aborted = st.aborted.clone();
+            let gone = st.interrupted.contains(&rank);
             let Some(round) = st.rounds.get_mut(&number) else {
                 return Err(CollectiveError::Aborted("the call was given up".into()));
             };
@@ -168,6 +195,11 @@ impl Group {
                     st.rounds.remove(&number);
                 }
                 return result;
+            }
+            if gone {
+                // Its memory may go now: the round never ends.
+                round.entries[rank] = None;
+                return Err(interrupted());
             }
             let left = end.saturating_duration_since(Instant::now());
             if aborted.is_some() || left.is_zero() {
@@ -190,6 +222,7 @@ impl Group {
         let (out, into) = match &call.kind {
             Kind::AllReduce(_) => (one, one),
             Kind::AllGather => (one, all),
+            Kind::AllGatherV { counts } => (counts.get(rank).copied().unwrap_or(0), counts.iter().sum()),
             Kind::ReduceScatter(_) => (all, one),
             Kind::Broadcast { .. } => (one, one),
             Kind::AllToAll { to, from } => (to.iter().sum(), from.iter().sum()),
@@ -204,6 +237,10 @@ impl Group {
         }
         Ok(())
     }
+}
+
+pub(crate) fn interrupted() -> CollectiveError {
+    CollectiveError::Aborted("the stream was aborted".into())
 }
 
 /// Checks that all ranks make the same call.
@@ -263,6 +300,11 @@ unsafe fn exchange(entries: &[&Entry]) {
         }
         Kind::AllGather => {
             let whole: Vec<u8> = all.clone().flat_map(|r| take(r, 0, bytes)).collect();
+            all.for_each(|r| give(r, 0, &whole));
+        }
+        Kind::AllGatherV { counts } => {
+            let part = |(r, n): (usize, &usize)| take(r, 0, n * call.element.size());
+            let whole: Vec<u8> = counts.iter().enumerate().flat_map(part).collect();
             all.for_each(|r| give(r, 0, &whole));
         }
         Kind::Broadcast { root } => {

@@ -1,8 +1,10 @@
 //! One device: its memory, streams and events, and what was done wrong with them.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -99,8 +101,15 @@ struct State {
     violations: Vec<Violation>,
 }
 
+thread_local! {
+    /// What this thread has learnt by asking whether marks are reached, by engine. Another thread does not know it: one
+    /// that only watches must not hide a wait that is missing in one that works.
+    static SEEN: RefCell<BTreeMap<usize, Clock>> = RefCell::default();
+}
+
 /// One device.
 pub struct Engine {
+    id: usize,
     options: Options,
     heap: Heap,
     faults: Arc<Faults>,
@@ -114,7 +123,20 @@ pub struct NoStream;
 impl Engine {
     /// A device.
     pub fn new(options: Options) -> Engine {
-        Engine { options, heap: Heap::new(options.memory), faults: Arc::default(), state: Mutex::default() }
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Engine { id, options, heap: Heap::new(options.memory), faults: Arc::default(), state: Mutex::default() }
+    }
+
+    /// What the host knows on this thread.
+    fn host(&self, st: &State) -> Clock {
+        let mut clock = st.host.clone();
+        SEEN.with_borrow(|seen| {
+            if let Some(learnt) = seen.get(&self.id) {
+                clock.join(learnt);
+            }
+        });
+        clock
     }
 
     /// Its memory: for checks and sizes. Allocate and free through the engine.
@@ -157,12 +179,25 @@ impl Engine {
         Ok(())
     }
 
+    /// Ends what a stream does: tasks in its queue are dropped with this fault, a running one is interrupted.
+    pub fn abort_stream(&self, s: StreamId, fault: Fault) -> Result<(), NoStream> {
+        let queue = self.state().streams.get(&s.0).ok_or(NoStream)?.queue.clone();
+        queue.abort(fault);
+        Ok(())
+    }
+
+    /// Tasks that a stream has not done.
+    pub fn tasks_left(&self, s: StreamId) -> Result<usize, NoStream> {
+        Ok(self.state().streams.get(&s.0).ok_or(NoStream)?.queue.tasks_left())
+    }
+
     /// Puts a task in the queue. Its accesses are checked now, in host order.
     pub fn enqueue(&self, s: StreamId, task: Task) -> Result<(), NoStream> {
         let mut st = self.state();
         let st = &mut *st;
+        let host = self.host(st);
         let stream = st.streams.get_mut(&s.0).ok_or(NoStream)?;
-        stream.clock.join(&st.host);
+        stream.clock.join(&host);
         let epoch = stream.clock.tick(s.0);
         let mut bad = None;
         for &a in &task.accesses {
@@ -189,8 +224,9 @@ impl Engine {
     pub fn record(&self, s: StreamId) -> Result<Mark, NoStream> {
         let mut st = self.state();
         let st = &mut *st;
+        let host = self.host(st);
         let stream = st.streams.get_mut(&s.0).ok_or(NoStream)?;
-        stream.clock.join(&st.host);
+        stream.clock.join(&host);
         let mark = Mark { reached: Arc::<Flag>::default(), clock: stream.clock.clone() };
         stream.queue.push(Job::Mark(mark.reached.clone()));
         Ok(mark)
@@ -223,11 +259,11 @@ impl Engine {
         Some(outcome.map_or(Ok(()), Err))
     }
 
-    /// Asks about a mark: who sees that it is reached knows what was before it.
+    /// Asks about a mark: the thread that sees that it is reached knows what was before it.
     pub fn query(&self, mark: &Mark) -> bool {
         let reached = mark.is_reached();
         if reached {
-            self.state().host.join(&mark.clock);
+            SEEN.with_borrow_mut(|seen| seen.entry(self.id).or_default().join(&mark.clock));
         }
         reached
     }
@@ -260,7 +296,8 @@ impl Engine {
                 return Err(what);
             }
             let epoch = st.host.tick(HOST);
-            if let Some(c) = st.shadow.access(a, epoch, &st.host, &name) {
+            let host = self.host(st);
+            if let Some(c) = st.shadow.access(a, epoch, &host, &name) {
                 let later = (name.clone(), a.mode);
                 note(&mut st.violations, Violation::Race { later, earlier: c.earlier, at: c.at });
             }
@@ -293,7 +330,8 @@ impl Engine {
         let mut in_use = false;
         if let Some(bytes) = self.heap.size_of(at) {
             let epoch = st.host.tick(HOST);
-            if let Some(c) = st.shadow.access(Access::write(at, bytes), epoch, &st.host, &"free".into()) {
+            let host = self.host(st);
+            if let Some(c) = st.shadow.access(Access::write(at, bytes), epoch, &host, &"free".into()) {
                 note(&mut st.violations, Violation::FreedInUse { at, by: c.earlier.0 });
                 in_use = true;
             }

@@ -22,4 +22,4 @@ pub use memory::Heap;
 pub use p2p::Item;
 pub use race::{Access, Mode};
 pub use reduce::{Element, Reduction};
-pub use stream::{Mark, StreamId, Task};
+pub use stream::{Interrupt, Mark, StreamId, Task};

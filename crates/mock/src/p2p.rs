@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::PoisonError;
 use std::time::Instant;
 
-use crate::collective::{CollectiveError, Group};
+use crate::collective::{CollectiveError, Group, interrupted};
 use crate::reduce::Element;
 
 /// A send or receive of a batch.
@@ -50,6 +50,12 @@ impl Group {
         loop {
             if let Some(why) = &st.aborted {
                 return Err(CollectiveError::Aborted(why.clone()));
+            }
+            if st.interrupted.contains(&rank) {
+                // Its memory may go now: nobody receives what it offered.
+                let ours = |number: &u64| mine.contains(number);
+                st.mail.waiting.values_mut().for_each(|offers| offers.retain(|(number, _)| !ours(number)));
+                return Err(interrupted());
             }
             let mut failed = None;
             let mail = &mut st.mail;

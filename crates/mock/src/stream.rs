@@ -1,6 +1,7 @@
 //! Queues of tasks, each served by a thread that is late by seeded chance.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,12 @@ pub struct Task {
     pub accesses: Vec<Access>,
     /// The work.
     pub run: Box<dyn FnOnce() -> Result<(), Fault> + Send>,
+    /// Ends the work's waits, when the stream is aborted.
+    pub interrupt: Option<Interrupt>,
 }
+
+/// What ends the waits of a task that runs.
+pub type Interrupt = Arc<dyn Fn() + Send + Sync>;
 
 impl Task {
     /// A task.
@@ -31,7 +37,12 @@ impl Task {
         accesses: Vec<Access>,
         run: impl FnOnce() -> Result<(), Fault> + Send + 'static,
     ) -> Task {
-        Task { name: name.into(), accesses, run: Box::new(run) }
+        Task { name: name.into(), accesses, run: Box::new(run), interrupt: None }
+    }
+
+    /// The same, with what ends its waits.
+    pub fn interrupted_by(self, interrupt: Interrupt) -> Task {
+        Task { interrupt: Some(interrupt), ..self }
     }
 }
 
@@ -109,16 +120,35 @@ pub(crate) struct Queue {
     jobs: Mutex<Jobs>,
     filled: Condvar,
     fault: Mutex<Option<Fault>>,
+    running: Mutex<Option<Interrupt>>,
+    left: AtomicUsize,
     faults: Arc<Faults>,
     late: bool,
 }
 
 impl Queue {
     pub(crate) fn new(faults: Arc<Faults>, late: bool) -> Queue {
-        Queue { jobs: Mutex::default(), filled: Condvar::new(), fault: Mutex::default(), faults, late }
+        let (jobs, fault, running) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Queue { jobs, filled: Condvar::new(), fault, running, left: AtomicUsize::new(0), faults, late }
+    }
+
+    /// Tasks that are queued or run.
+    pub(crate) fn tasks_left(&self) -> usize {
+        self.left.load(Ordering::Acquire)
+    }
+
+    /// The queue's tasks are left out from now on, and one that runs is told to end.
+    pub(crate) fn abort(&self, fault: Fault) {
+        self.fail(fault);
+        if let Some(interrupt) = &*lock(&self.running) {
+            interrupt();
+        }
     }
 
     pub(crate) fn push(&self, job: Job) {
+        if matches!(job, Job::Task(_)) {
+            self.left.fetch_add(1, Ordering::AcqRel);
+        }
         lock(&self.jobs).waiting.push_back(job);
         self.filled.notify_one();
     }
@@ -172,17 +202,22 @@ impl Queue {
                         self.fail(fault);
                     }
                 }
-                Job::Task(task) if self.fault().is_none() => {
-                    let injected = self.faults.visit(&format!("task:{}", task.name));
-                    let result = match injected {
-                        Some(code) => Err(Fault { code, text: format!("{} was made to fail", task.name) }),
-                        None => (task.run)(),
-                    };
-                    if let Err(fault) = result {
-                        self.fail(fault);
+                Job::Task(task) => {
+                    // Under the lock an abort comes before the task or interrupts it.
+                    *lock(&self.running) = task.interrupt;
+                    if self.fault().is_none() {
+                        let injected = self.faults.visit(&format!("task:{}", task.name));
+                        let result = match injected {
+                            Some(code) => Err(Fault { code, text: format!("{} was made to fail", task.name) }),
+                            None => (task.run)(),
+                        };
+                        if let Err(fault) = result {
+                            self.fail(fault);
+                        }
                     }
+                    *lock(&self.running) = None;
+                    self.left.fetch_sub(1, Ordering::AcqRel);
                 }
-                Job::Task(_) => {}
             }
         }
     }

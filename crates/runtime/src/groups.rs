@@ -16,15 +16,77 @@ pub struct Groups {
     pub dp: Arc<dyn Communicator>,
     /// The same ranks, for parameters.
     pub dp_params: Arc<dyn Communicator>,
-    /// Pipeline stages, for activations (messages towards the last stage).
-    pub pp: Arc<dyn Communicator>,
-    /// The same ranks, for gradients of activations (messages towards the first).
-    pub pp_back: Arc<dyn Communicator>,
+    /// Pipeline stages.
+    pub pp: Pipeline,
     /// First and last stage, which share the word embedding; one rank where it is not shared.
     pub embedding: Arc<dyn Communicator>,
     /// All ranks.
     pub world: Arc<dyn Communicator>,
 }
+
+/// One rank's place in a pipeline, and its edges. Each directed edge between two stages has a communicator of its own:
+/// where a send ends only when it was received (HCCL, NCCL), a ring of chunks that sends and receives on one queue waits
+/// for itself.
+#[derive(Clone)]
+pub struct Pipeline {
+    stage: usize,
+    stages: usize,
+    /// Activations, towards the last stage (and from it to the first, between chunks).
+    pub forward: PipelineEdges,
+    /// Their gradients, the other way.
+    pub backward: PipelineEdges,
+}
+
+/// A stage's edges of one direction. Rank 0 of an edge sends, rank 1 receives.
+#[derive(Clone, Default)]
+pub struct PipelineEdges {
+    /// Where messages come from; none at the end of the pipeline.
+    pub from: Option<Arc<dyn Communicator>>,
+    /// Where messages go.
+    pub to: Option<Arc<dyn Communicator>>,
+}
+
+impl Pipeline {
+    /// A pipeline of one stage.
+    pub fn solo() -> Pipeline {
+        Pipeline { stage: 0, stages: 1, forward: PipelineEdges::default(), backward: PipelineEdges::default() }
+    }
+
+    /// This stage.
+    pub fn rank(&self) -> usize {
+        self.stage
+    }
+
+    /// Stages.
+    pub fn size(&self) -> usize {
+        self.stages
+    }
+
+    /// The edges of stage `stage` of the pipeline of these global ranks, a ring when stages have several chunks. Edges are
+    /// made in one order on all ranks, neighbouring pairs beside each other.
+    fn new(stage: usize, ranks: &[usize], ring: bool, make: Make<'_>) -> Result<Pipeline> {
+        let n = ranks.len();
+        let mut p = Pipeline { stage, stages: n, ..Pipeline::solo() };
+        let edges = if n == 1 { 0 } else { n - usize::from(!ring) };
+        for edge in (0..edges).step_by(2).chain((1..edges).step_by(2)) {
+            let (a, b) = (edge, (edge + 1) % n);
+            if stage != a && stage != b {
+                continue;
+            }
+            let forward = make(&format!("pp {a}>{b}"), "forward", &[ranks[a], ranks[b]])?;
+            let backward = make(&format!("pp {b}>{a}"), "backward", &[ranks[b], ranks[a]])?;
+            if stage == a {
+                (p.forward.to, p.backward.from) = (Some(forward), Some(backward));
+            } else {
+                (p.forward.from, p.backward.to) = (Some(forward), Some(backward));
+            }
+        }
+        Ok(p)
+    }
+}
+
+/// Makes the communicator of a name and purpose with these global ranks.
+type Make<'a> = &'a dyn Fn(&str, &str, &[usize]) -> Result<Arc<dyn Communicator>>;
 
 impl Groups {
     /// Groups of one rank.
@@ -34,15 +96,14 @@ impl Groups {
             tp: solo("tp"),
             dp: solo("dp"),
             dp_params: solo("dp"),
-            pp: solo("pp"),
-            pp_back: solo("pp"),
+            pp: Pipeline::solo(),
             embedding: solo("embedding"),
             world: solo("world"),
         }
     }
 
-    /// The groups of the fabric's rank in a mesh.
-    pub fn of_mesh(fabric: &dyn Fabric, mesh: &Mesh, device: &Arc<dyn Device>) -> Result<Groups> {
+    /// The groups of the fabric's rank in a mesh whose stages have so many chunks.
+    pub fn of_mesh(fabric: &dyn Fabric, mesh: &Mesh, chunks: usize, device: &Arc<dyn Device>) -> Result<Groups> {
         let rank = fabric.rank();
         let members = |kind| mesh.group_of(kind, rank).unwrap_or_else(|| vec![rank]);
         let make = |name: &str, purpose: &str, ranks: &[usize]| fabric.group(device, name, purpose, ranks);
@@ -52,12 +113,13 @@ impl Groups {
             if ranks.is_empty() { Err(missing(kind)) } else { make(name, purpose, &ranks) }
         };
         let all: Vec<usize> = (0..fabric.size()).collect();
+        let stages = members(GroupKind::Pipeline);
+        let stage = stages.iter().position(|r| *r == rank).ok_or_else(|| missing(GroupKind::Pipeline))?;
         Ok(Groups {
             tp: of(GroupKind::Tensor, "tp", "layers")?,
             dp: of(GroupKind::DataContext, "dp", "grads")?,
             dp_params: of(GroupKind::DataContext, "dp", "params")?,
-            pp: of(GroupKind::Pipeline, "pp", "forward")?,
-            pp_back: of(GroupKind::Pipeline, "pp", "backward")?,
+            pp: Pipeline::new(stage, &stages, chunks > 1, &make)?,
             embedding: of(GroupKind::Embedding, "embedding", "grads")?,
             world: make("world", "steps", &all)?,
         })

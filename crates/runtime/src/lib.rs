@@ -12,7 +12,7 @@ pub mod windows;
 pub use ctx::{Ctx, CtxOptions, Weight, WeightGrads, stat};
 pub use ferrotron_device::tensor::Tensors;
 pub use ferrotron_device::{DType, Error, Pending, Result, Shape, Stream, Tensor};
-pub use groups::Groups;
+pub use groups::{Groups, Pipeline, PipelineEdges};
 pub use layer::{AnyLayer, Boxed, Edge, Flow, Layer};
 pub use micro::{Micro, MicroHost};
 pub use param::{DecayClass, Init, ParamId, ParamSpec, ParamTable, Tied};

@@ -77,7 +77,7 @@ pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>, world: &Wo
     let model = bridge::model_config(c, vocab)?;
     let dtype = c.train.params_dtype.dtype();
     let stream = Ctx::home_stream(&device)?;
-    let groups = world.groups(&device)?;
+    let groups = world.groups(c.parallel.virtual_stages, &device)?;
     let (stage, stages) = (groups.pp.rank(), groups.pp.size());
     let mut table = ParamTable::default();
     let mut builder = Builder::new(&mut table, &device, &stream, &groups, c.parallel.sequence_parallel);
@@ -135,6 +135,7 @@ impl Trainer {
         let datasets = build_datasets(&data)?;
         let table = data_table(&data, &datasets);
         t.notices.push(table.to_string());
+        t.notices.extend(t.world.links_line());
         t.notices.extend(table.notes().iter().chain(&datasets.notices).map(|n| format!("note: {n}")));
         t.data = sources(&t.config, datasets, &t.cx)?;
         Ok(t)

@@ -132,20 +132,24 @@ impl World {
         self.mesh.place(self.rank(), axis)
     }
 
-    /// Communicators of this rank.
-    pub fn groups(&self, device: &Arc<dyn Device>) -> Result<Groups> {
+    /// Communicators of this rank, whose stage has so many chunks.
+    pub fn groups(&self, chunks: usize, device: &Arc<dyn Device>) -> Result<Groups> {
         if self.size() == 1 {
             return Ok(Groups::solo(device));
         }
-        // the fabrics of the host follow addresses of the host
-        for (device_kind, library) in [("npu", "HCCL"), ("cuda", "NCCL")] {
-            if device.info().name.starts_with(device_kind) {
-                let what = "which are not there yet";
-                let what = format!("several ranks on {device_kind} need communicators over {library}, {what}");
-                return Err(Error::Setting(what));
-            }
-        }
-        Ok(Groups::of_mesh(&*self.fabric, &self.mesh, device)?)
+        Ok(Groups::of_mesh(&*self.fabric, &self.mesh, chunks, device)?)
+    }
+}
+
+impl World {
+    /// This rank's communicators of its device's library, and the memory that they take there.
+    pub fn links_line(&self) -> Option<String> {
+        let links = self.fabric.links();
+        let (n, mib) = (links.len(), links.iter().map(|l| l.bytes).sum::<usize>() >> 20);
+        let names: Vec<String> = links.iter().map(|l| format!("{} of {}", l.group, l.ranks)).collect();
+        let line =
+            || format!("communicators of rank {}: {n}, {mib} MiB of its device: {}", self.rank(), names.join(", "));
+        (n > 0).then(line)
     }
 }
 

@@ -21,6 +21,8 @@ pub const MEMORY_ALLOCATION: i32 = 207001;
 pub const AICORE_EXCEPTION: i32 = 507015;
 /// A vector core stopped on an error.
 pub const VECTOR_CORE_EXCEPTION: i32 = 507035;
+/// A wait for a stream took longer than it was given.
+pub const STREAM_SYNC_TIMEOUT: i32 = 507046;
 
 /// A code with its name in the vendor's headers and, where we know more, what it means and what to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -81,6 +81,10 @@ ferrotron_dynlib::table! {
             fn aclrtGetVersion(major: *mut i32, minor: *mut i32, patch: *mut i32) -> aclError;
             /// Blocks, at most so many milliseconds.
             fn aclrtSynchronizeStreamWithTimeout(stream: aclrtStream, timeout_ms: i32) -> aclError;
+            /// Whether a stream is idle, or its error.
+            fn aclrtStreamQuery(stream: aclrtStream, status: *mut i32) -> aclError;
+            /// Ends what a stream does and has in its queue; the stream stays.
+            fn aclrtStreamAbort(stream: aclrtStream) -> aclError;
             /// Ends a stream without its work.
             fn aclrtDestroyStreamForce(stream: aclrtStream) -> aclError;
             /// What the stream does after a task failed.

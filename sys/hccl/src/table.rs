@@ -68,6 +68,11 @@ ferrotron_dynlib::table! {
             ) -> HcclResult;
             /// How many fields of the configuration the library knows.
             fn HcclGetCommConfigCapability() -> u32;
+            /// Other counts on each rank; counts and displacements as for HcclAlltoAllV.
+            fn HcclAllGatherV(
+                send: *mut c_void, send_count: u64, recv: *mut c_void, recv_counts: *const c_void,
+                recv_displs: *const c_void, dtype: HcclDataType, comm: HcclComm, stream: aclrtStream,
+            ) -> HcclResult;
             /// Several sends and receives as one.
             fn HcclBatchSendRecv(
                 items: *mut HcclSendRecvItem, count: u32, comm: HcclComm, stream: aclrtStream,

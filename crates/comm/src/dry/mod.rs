@@ -82,7 +82,11 @@ impl Trace {
     pub fn volumes(&self) -> Volumes {
         let mut out = Volumes::new();
         let mut count = |group: usize, kind: Kind, bytes: usize| {
-            let v = out.entry((self.groups[group].name.clone(), kind.name())).or_default();
+            // The edges of a pipeline (`pp 0>1/forward`) count together.
+            let name = &self.groups[group].name;
+            let (first, purpose) = name.split_once('/').unwrap_or((name, ""));
+            let first = first.split(' ').next().unwrap_or(first);
+            let v = out.entry((format!("{first}/{purpose}"), kind.name())).or_default();
             v.calls += 1;
             v.bytes += bytes;
         };

@@ -7,7 +7,8 @@ use ferrotron_device::{Error, Result};
 
 use super::frame::{CallId, Header, Lane, hash};
 use super::net::Net;
-use crate::member::Engine;
+use crate::failure::Failure;
+use crate::member::{Engine, Trouble};
 use crate::raw::{RawCall, RawP2p, Span, share, start_of};
 use crate::reduce::combine;
 use crate::{Kind, ReduceOp};
@@ -252,5 +253,13 @@ impl Engine for MessageEngine {
 
     fn abort(&self, why: &str) {
         self.net.abort(why);
+    }
+
+    fn trouble(&self, trouble: Trouble<'_>) {
+        self.net.trouble(&self.name, &self.ranks, trouble);
+    }
+
+    fn failure(&self) -> &Failure {
+        &self.net.failure
     }
 }

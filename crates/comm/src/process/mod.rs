@@ -27,9 +27,10 @@ use ferrotron_device::{Device, Error, Result};
 
 use crate::checked::Checked;
 use crate::failure::lock;
-use crate::member::Member;
+use crate::links::Links;
+use crate::member::{Member, reaches_host};
 use crate::store::{Rendezvous, StoreError};
-use crate::{Communicator, Fabric, Fault, Options, Solo, place_in};
+use crate::{Communicator, Fabric, Fault, LinkUse, Options, Seat, Solo, place_in};
 
 use engine::MessageEngine;
 use ledger::NetLedger;
@@ -137,6 +138,7 @@ pub struct ProcessWorld {
     rings: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
     notices: Vec<String>,
     fault: Option<Fault>,
+    links: Links,
 }
 
 impl ProcessWorld {
@@ -160,7 +162,8 @@ impl ProcessWorld {
         let net = Net::new(o.rank, &options.comm, sockets, rings, met.whereabouts().to_vec());
         let net = Arc::new(net.map_err(system("setting up the connections"))?);
         let (groups, fault) = (Mutex::default(), options.comm.fault.clone());
-        let mut world = ProcessWorld { net, groups, readers: vec![], rings: None, notices, fault };
+        let links = Links::new(options.comm.linker.clone());
+        let mut world = ProcessWorld { net, groups, readers: vec![], rings: None, notices, fault, links };
         for peer in (0..o.world).filter(|p| *p != o.rank) {
             let net = world.net.clone();
             let reader = std::thread::Builder::new().name(format!("from rank {peer}"));
@@ -229,9 +232,16 @@ impl Fabric for ProcessWorld {
             return Err(Error::mismatch("group", "name and purpose", "one not made before", (name, purpose)));
         }
         let engine = Arc::new(MessageEngine::new(self.net.clone(), id, name, ranks, place));
-        let (place, log) = ((place, ranks.len()), self.net.log.clone());
+        let log = self.net.log.clone();
         let missing = Fault::of_group(self.fault.as_ref(), name, purpose);
-        let member = Arc::new(Member::new(device, name, place, engine, log, missing)?);
+        let member: Arc<dyn Communicator> = if reaches_host(device) {
+            Arc::new(Member::new(device, name, (place, ranks.len()), engine, log, missing)?)
+        } else {
+            let (device_name, name, purpose) = (device.info().name.clone(), name.to_string(), purpose.to_string());
+            let seat =
+                Seat { device: device_name, name, purpose, ranks: ranks.to_vec(), place, world: self.net.size() };
+            self.links.join(device, seat, engine, log, missing)?
+        };
         if !self.net.is_checked() {
             return Ok(member);
         }
@@ -253,6 +263,10 @@ impl Fabric for ProcessWorld {
 
     fn history(&self) -> String {
         self.net.log.report()
+    }
+
+    fn links(&self) -> Vec<LinkUse> {
+        self.links.uses()
     }
 }
 

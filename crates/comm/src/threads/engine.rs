@@ -8,8 +8,8 @@ use ferrotron_device::{DType, Error, Result};
 
 use super::World;
 use super::meet::{Meet, Stay};
-use crate::failure::{POLL, lock};
-use crate::member::Engine;
+use crate::failure::{Failure, POLL, lock};
+use crate::member::{Engine, Trouble};
 use crate::raw::{RawCall, RawP2p, Span, share, start_of};
 use crate::reduce::combine;
 
@@ -222,5 +222,14 @@ impl Engine for ThreadEngine {
 
     fn abort(&self, why: &str) {
         self.world.failure.set(why);
+    }
+
+    fn trouble(&self, trouble: Trouble<'_>) {
+        let s = &self.shared;
+        self.world.trouble(&s.name, &s.ranks, s.ranks[self.rank], trouble);
+    }
+
+    fn failure(&self) -> &Failure {
+        &self.world.failure
     }
 }

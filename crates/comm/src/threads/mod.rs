@@ -11,9 +11,11 @@ use ferrotron_device::{Device, Error, Result};
 
 use crate::checked::{Book, Checked};
 use crate::failure::{Failure, lock};
+use crate::late::{self, Standing};
+use crate::links::Links;
 use crate::log::Log;
-use crate::member::Member;
-use crate::{Communicator, Fabric, Fault, Options, Solo, place_in};
+use crate::member::{Member, Trouble, reaches_host};
+use crate::{Communicator, Fabric, Fault, LinkUse, Options, Seat, Solo, place_in};
 
 use engine::{Shared, ThreadEngine};
 
@@ -29,6 +31,7 @@ pub(crate) struct World {
     made: Mutex<HashSet<(usize, Key)>>,
     book: Option<Arc<Book>>,
     fault: Option<Fault>,
+    links: Vec<Links>,
 }
 
 impl World {
@@ -56,6 +59,17 @@ impl World {
         }
         self.failure.set(&why);
     }
+
+    /// Ends the waits with a report on a call of a vendor's library.
+    fn trouble(&self, group: &str, ranks: &[usize], me: usize, trouble: Trouble<'_>) {
+        let rank = |r: usize| Standing {
+            rank: r,
+            who: format!("rank {r}"),
+            told: Some((self.logs[r].waits_in(), self.logs[r].report())),
+        };
+        let all: Vec<Standing> = (0..self.size).map(rank).collect();
+        self.failure.set(&late::report(group, ranks, me, &all, trouble));
+    }
 }
 
 /// A world of thread ranks.
@@ -81,6 +95,7 @@ impl ThreadWorld {
             made: Mutex::default(),
             book: options.checked.then(Arc::default),
             fault: options.fault,
+            links: (0..size).map(|_| Links::new(options.linker.clone())).collect(),
         }))
     }
 
@@ -132,9 +147,15 @@ impl Fabric for ThreadRank {
         let shared = lock(&self.world.groups).entry(key).or_insert_with(|| Shared::new(name, ranks)).clone();
         let engine = Arc::new(ThreadEngine::new(self.world.clone(), shared, place));
         let log = self.world.logs[self.rank].clone();
-        let place = (place, ranks.len());
         let missing = Fault::of_group(self.world.fault.as_ref(), name, purpose);
-        let member = Arc::new(Member::new(device, name, place, engine, log, missing)?);
+        let member: Arc<dyn Communicator> = if reaches_host(device) {
+            Arc::new(Member::new(device, name, (place, ranks.len()), engine, log, missing)?)
+        } else {
+            let (device_name, name, purpose) = (device.info().name.clone(), name.to_string(), purpose.to_string());
+            let seat =
+                Seat { device: device_name, name, purpose, ranks: ranks.to_vec(), place, world: self.world.size };
+            self.world.links[self.rank].join(device, seat, engine, log, missing)?
+        };
         Ok(match &self.world.book {
             None => member,
             Some(book) => Arc::new(Checked::new(member, &format!("{name}/{purpose}"), ranks, book.clone())),
@@ -155,5 +176,9 @@ impl Fabric for ThreadRank {
 
     fn history(&self) -> String {
         self.world.logs[self.rank].report()
+    }
+
+    fn links(&self) -> Vec<LinkUse> {
+        self.world.links[self.rank].uses()
     }
 }

@@ -127,6 +127,7 @@ pub const VARIABLES: &[Variable] = &[
     var("HCCL_OP_BASE_FFTS_MODE_ENABLE", Shape::Bool, ASCEND, "FFTS+ for single operators"),
     var("P2P_HCCL_BUFFSIZE", int(0, 1 << 20), TORCH_NPU, "MB of point-to-point buffers"),
     var("RANK_TABLE_FILE", Shape::Text, ASCEND, "rank table instead of negotiation"),
+    var("RANK_TABLE", Shape::Text, ASCEND, "the same, where RANK_TABLE_FILE is not set"),
     // Ascend
     var("ASCEND_RT_VISIBLE_DEVICES", Shape::Devices, ASCEND, "physical devices that are seen, in the order of logical ones"),
     var("ASCEND_VISIBLE_DEVICES", Shape::Text, ASCEND, "devices that the container runtime maps in"),

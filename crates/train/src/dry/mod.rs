@@ -53,7 +53,8 @@ pub fn one_step(resolved: &Resolved) -> Result<DryReport> {
         traces.push(run.trace);
         stages.push(StageReport { ranks: ranks.clone(), ..run.report });
     }
-    let crossed = if ranks > 1 { compare(&mesh, &members, &traces)? } else { Crossed { ranks, ..Crossed::default() } };
+    let crossed =
+        if ranks > 1 { compare(c, &mesh, &members, &traces)? } else { Crossed { ranks, ..Crossed::default() } };
     Ok(DryReport { crossed, stages, microbatches: microbatches(c)?, bubble: bubble(c)? })
 }
 
@@ -95,14 +96,14 @@ fn rehearse(resolved: &Resolved, tokenizer: Arc<dyn Tokenizer>, vocab: usize, ra
 }
 
 /// Seats every rank of the world in its groups, and compares what they do.
-fn compare(mesh: &Mesh, members: &[Vec<usize>], traces: &[Trace]) -> Result<Crossed> {
+fn compare(c: &Config, mesh: &Mesh, members: &[Vec<usize>], traces: &[Trace]) -> Result<Crossed> {
     let ours = |why: String| Error::Setting(format!("collectives do not fit together (please report it): {why}"));
     let device: Arc<dyn Device> = Arc::new(Dry::new("dry:0", ADDRESSES));
     let mut roster = Roster::default();
     for (trace, ranks) in members.iter().enumerate() {
         for &rank in ranks {
             let fabric = DryRank::new(rank, mesh.layout().world);
-            Groups::of_mesh(&fabric, mesh, &device)?;
+            Groups::of_mesh(&fabric, mesh, c.parallel.virtual_stages, &device)?;
             roster.seat(&fabric, trace).map_err(ours)?;
         }
     }

@@ -1,63 +1,18 @@
-//! HCCL between the threads of one process: ranks find each other by root info, every call is a task of its stream, and
-//! calls that differ between ranks, or ranks that do not come, are named.
+//! The functions of the library.
 
-use std::collections::HashMap;
-use std::ffi::{c_char, c_void};
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ferrotron_acl_sys::aclrtStream;
 use ferrotron_hccl_sys::{
     self as hccl, HcclComm, HcclDataType, HcclReduceOp, HcclResult, HcclRootInfo, HcclSendRecvItem,
 };
-use ferrotron_mock::{Access, Call, CollectiveError, Element, Engine, Fault, Group, Item, Kind, Reduction, Task};
+use ferrotron_mock::{Access, Call, CollectiveError, Element, Engine, Item, Kind, Reduction, Task};
 
-use crate::world::{Answer, Refusal, lock, refuse, world};
-
-const PARA: i32 = 1;
-const PTR: i32 = 2;
-const NOT_SUPPORT: i32 = 5;
-const TIMEOUT: i32 = 9;
-const INTERNAL: i32 = 4;
-/// What a stream reports when a notify is waited for in vain.
-const TASK_TIMEOUT: i32 = 107020;
-/// How long ranks of communicators made from now on wait for each other, in milliseconds.
-static PATIENCE_MS: AtomicU64 = AtomicU64::new(20_000);
-/// Fields of the configuration that the mock knows.
-const CAPABILITY: u32 = 11;
-
-struct Comm {
-    group: Arc<Group>,
-    rank: usize,
-    device: usize,
-    error: Arc<Mutex<i32>>,
-}
-
-#[derive(Default)]
-struct Comms {
-    groups: HashMap<u64, Arc<Group>>,
-    members: HashMap<usize, Arc<Comm>>,
-}
-
-fn comms() -> &'static Mutex<Comms> {
-    static COMMS: OnceLock<Mutex<Comms>> = OnceLock::new();
-    COMMS.get_or_init(Mutex::default)
-}
-
-fn patience() -> Duration {
-    Duration::from_millis(PATIENCE_MS.load(Ordering::Relaxed))
-}
-
-/// Sets how long ranks wait for each other.
-pub fn set_patience(ms: u64) {
-    PATIENCE_MS.store(ms, Ordering::Relaxed);
-}
-
-fn member(comm: HcclComm) -> Answer<Arc<Comm>> {
-    let found = lock(comms()).members.get(&(comm as usize)).cloned();
-    found.map_or_else(|| refuse(PTR, "EI0003: no such communicator, or it was destroyed"), Ok)
-}
+use super::*;
+use crate::world::{Answer, lock, refuse, world};
 
 fn element(dtype: HcclDataType) -> Answer<Element> {
     Ok(match dtype {
@@ -87,18 +42,6 @@ fn reduction(op: HcclReduceOp, e: Element) -> Answer<Reduction> {
     })
 }
 
-/// The stream's error when a collective fails: results are those of the call, failures come later.
-fn failed(e: CollectiveError, error: &Mutex<i32>) -> Fault {
-    let (result, code, text) = match &e {
-        CollectiveError::Timeout { .. } => (TIMEOUT, "EI0002", "the wait execution of the notify register times out"),
-        CollectiveError::Mismatch { .. } => (PARA, "EI0005", "the arguments are not consistent between ranks"),
-        CollectiveError::Aborted(_) => (INTERNAL, "EI0002", "another rank has given up"),
-        CollectiveError::Buffer { .. } => (PARA, "EI0003", "wrong argument"),
-    };
-    *error.lock().unwrap_or_else(PoisonError::into_inner) = result;
-    Fault { code: TASK_TIMEOUT, text: format!("{code}: {text}: {e}") }
-}
-
 fn answer(name: &str, body: impl FnOnce() -> Answer<()>) -> HcclResult {
     crate::world::answer(name, |_| body())
 }
@@ -120,11 +63,9 @@ fn collective(
             return refuse(PARA, format!("EI0003: address {at:#x} for elements of {size} bytes"));
         }
     }
-    queue(name, &comm, stream, vec![Access::read(send.0, send.1), Access::write(recv.0, recv.1)], {
-        let (group, rank) = (comm.group.clone(), comm.rank);
-        // SAFETY: the engine found both buffers live; they are this task's until it ends.
-        move || unsafe { group.call(rank, call, send, recv) }
-    })
+    let touched = vec![Access::read(send.0, send.1), Access::write(recv.0, recv.1)];
+    // SAFETY: the engine found both buffers live; they are this task's until it ends.
+    queue(name, &comm, stream, touched, move |group, rank| unsafe { group.call(rank, call, send, recv) })
 }
 
 fn queue(
@@ -132,15 +73,29 @@ fn queue(
     comm: &Comm,
     stream: aclrtStream,
     accesses: Vec<Access>,
-    work: impl FnOnce() -> Result<(), CollectiveError> + Send + 'static,
+    work: impl FnOnce(&Group, usize) -> Result<(), CollectiveError> + Send + 'static,
 ) -> Answer<()> {
     let (engine, id) = world().stream(stream as usize)?;
     let home: *const Engine = &world().devices[comm.device];
     if !std::ptr::eq(home, engine) {
         return refuse(PARA, "EI0003: the stream is of another device than the communicator");
     }
-    let error = comm.error.clone();
-    let task = Task::new(name, accesses, move || work().map_err(|e| failed(e, &error)));
+    // Two streams would run the calls of one communicator in an order of their own.
+    let first = *lock(&comm.stream).get_or_insert((stream as usize, id));
+    if first.0 != stream as usize {
+        engine.broke(format!("{name} on another stream than the communicator's first call: ranks may differ in order"));
+    }
+    let (error, group, rank) = (comm.error.clone(), comm.group.clone(), comm.rank);
+    let lost = engine.faults().visit(&format!("lost:{name}")).is_some();
+    let link =
+        Duration::from_millis(engine.faults().visit(&format!("slow:{name}")).map_or(0, |ms| ms.unsigned_abs().into()));
+    let interrupted = (group.clone(), rank);
+    let task = Task::new(name, accesses, move || {
+        std::thread::sleep(link);
+        let done = if lost { Err(group.be_lost(rank)) } else { work(&group, rank) };
+        done.map_err(|e| failed(e, &error))
+    });
+    let task = task.interrupted_by(Arc::new(move || interrupted.0.interrupt(interrupted.1)));
     engine.enqueue(id, task).or_else(|_| refuse(PTR, "EI0003: the stream is gone"))
 }
 
@@ -154,6 +109,11 @@ unsafe fn counts(p: *const c_void, n: usize) -> Answer<Vec<usize>> {
     Ok(unsafe { std::slice::from_raw_parts(p.cast::<u64>(), n) }.iter().map(|&c| c as usize).collect())
 }
 
+/// True when each part begins where the one before ends.
+fn packed(n: &[usize], at: &[usize]) -> bool {
+    (0..n.len()).all(|r| at[r] == n[..r].iter().sum::<usize>())
+}
+
 macro_rules! calls {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {$(
         $(#[$doc])*
@@ -162,57 +122,6 @@ macro_rules! calls {
             answer(stringify!($name), || $body)
         }
     )*};
-}
-
-fn join(ranks: u32, info: *const HcclRootInfo, rank: u32, comm: *mut HcclComm) -> Answer<()> {
-    if info.is_null() || comm.is_null() {
-        return refuse(PTR, "EI0003: null");
-    }
-    if rank >= ranks {
-        return refuse(PARA, format!("EI0003: rank {rank} of {ranks}"));
-    }
-    let (_, device) = world().current()?;
-    // SAFETY: not null; the interface asks for a whole root info.
-    let bytes = unsafe { &(*info).internal };
-    let key = u64::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]]);
-    if key == 0 {
-        return refuse(PARA, "EI0015: the root info is not one that HcclGetRootInfo gave");
-    }
-    let group = {
-        let mut all = lock(comms());
-        let made = all.groups.entry(key).or_insert_with(|| Arc::new(Group::new(ranks as usize, patience())));
-        made.clone()
-    };
-    if group.ranks() != ranks as usize {
-        return refuse(PARA, format!("EI0005: {ranks} ranks here, {} at another rank", group.ranks()));
-    }
-    // HCCL returns when all ranks are linked. A client that makes all ranks on one thread would wait for itself.
-    if std::env::var_os("FERROTRON_MOCK_HCCL_LAZY").is_none() {
-        let barrier = Call { kind: Kind::Barrier, count: 0, element: Element::U8 };
-        // SAFETY: nothing is moved.
-        let linked = unsafe { group.call(rank as usize, barrier, (0, 0), (0, 0)) };
-        linked.map_err(|e| Refusal { code: TIMEOUT, text: format!("EI0006: getting socket times out: {e}") })?;
-    }
-    let handle = world().handle();
-    let made = Comm { group, rank: rank as usize, device, error: Arc::default() };
-    lock(comms()).members.insert(handle, Arc::new(made));
-    // SAFETY: an out-parameter, not null.
-    unsafe { comm.write(handle as HcclComm) };
-    Ok(())
-}
-
-/// Checks the header of a configuration: size and magic.
-fn configured(config: *const c_void) -> Answer<()> {
-    if config.is_null() {
-        return refuse(PTR, "EI0003: the configuration is null");
-    }
-    // SAFETY: every version begins with size, magic and version.
-    let (size, magic) =
-        unsafe { (config.cast::<usize>().read_unaligned(), config.cast::<u8>().add(8).cast::<u32>().read_unaligned()) };
-    if magic != 0xf0f0_f0f0 || !(2104..=4096).contains(&size) {
-        return refuse(PARA, format!("EI0003: a configuration of {size} bytes with magic {magic:#x}"));
-    }
-    Ok(())
 }
 
 #[unsafe(no_mangle)]
@@ -244,19 +153,33 @@ calls! {
         Ok(())
     }
     fn HcclCommInitRootInfo(ranks: u32, info: *const HcclRootInfo, rank: u32, comm: *mut HcclComm) {
-        join(ranks, info, rank, comm)
+        join(ranks, info, rank, Configured::default(), comm)
     }
     fn HcclCommInitRootInfoConfig(
         ranks: u32, info: *const HcclRootInfo, rank: u32, config: *const c_void, comm: *mut HcclComm,
     ) {
-        configured(config)?;
-        join(ranks, info, rank, comm)
+        join(ranks, info, rank, configured(config)?, comm)
+    }
+    fn HcclCommInitClusterInfoConfig(table: *const c_char, rank: u32, config: *mut c_void, comm: *mut HcclComm) {
+        if table.is_null() {
+            return refuse(PTR, "EI0003: null");
+        }
+        // SAFETY: a C string.
+        join_by_table(unsafe { CStr::from_ptr(table) }, rank, configured(config)?, comm)
+    }
+    fn HcclCreateSubCommConfig(
+        parent: *mut HcclComm, ranks: u32, rank_ids: *mut u32, sub_comm: u64, sub_rank: u32, config: *mut c_void,
+        comm: *mut HcclComm,
+    ) {
+        if parent.is_null() || rank_ids.is_null() {
+            return refuse(PTR, "EI0003: null");
+        }
+        // SAFETY: not null; so many ranks.
+        let (parent, ids) = unsafe { (member(*parent)?, std::slice::from_raw_parts(rank_ids, ranks as usize)) };
+        join_part(&parent, ids, sub_comm, sub_rank, configured(config)?, comm)
     }
     fn HcclCommDestroy(comm: HcclComm) {
-        match lock(comms()).members.remove(&(comm as usize)) {
-            Some(_) => Ok(()),
-            None => refuse(PTR, "EI0003: no such communicator, or it was destroyed"),
-        }
+        destroy(comm)
     }
     fn HcclGetRankSize(comm: HcclComm, ranks: *mut u32) {
         // SAFETY: an out-parameter.
@@ -288,6 +211,20 @@ calls! {
         let (n, e, ranks) = (count as usize, element(dtype)?, member(comm)?.group.ranks());
         let call = Call { kind: Kind::AllGather, count: n, element: e };
         collective("HcclAllGather", comm, stream, call, (send as usize, n), (recv as usize, n * ranks))
+    }
+    fn HcclAllGatherV(
+        send: *mut c_void, send_count: u64, recv: *mut c_void, recv_counts: *const c_void, recv_displs: *const c_void,
+        dtype: HcclDataType, comm: HcclComm, stream: aclrtStream,
+    ) {
+        let (n, e, m) = (send_count as usize, element(dtype)?, member(comm)?);
+        // SAFETY: the interface asks for a count and a displacement for each rank.
+        let (each, at) = unsafe { (counts(recv_counts, m.group.ranks())?, counts(recv_displs, m.group.ranks())?) };
+        if !packed(&each, &at) || each[m.rank] != n {
+            return refuse(PARA, "EI0003: parts are not packed, or this rank gives another number than it says");
+        }
+        let all = each.iter().sum();
+        let call = Call { kind: Kind::AllGatherV { counts: each }, count: 0, element: e };
+        collective("HcclAllGatherV", comm, stream, call, (send as usize, n), (recv as usize, all))
     }
     fn HcclReduceScatter(
         send: *mut c_void, recv: *mut c_void, count: u64, dtype: HcclDataType, op: HcclReduceOp, comm: HcclComm,
@@ -330,7 +267,6 @@ calls! {
         let (to, at_to, from, at_from) = unsafe {
             (counts(send_counts, ranks)?, counts(send_displs, ranks)?, counts(recv_counts, ranks)?, counts(recv_displs, ranks)?)
         };
-        let packed = |n: &[usize], at: &[usize]| (0..ranks).all(|r| at[r] == n[..r].iter().sum::<usize>());
         if send_type != recv_type || !packed(&to, &at_to) || !packed(&from, &at_from) {
             return refuse(NOT_SUPPORT, "EI0003: types differ, or parts are not packed, which the mock has not");
         }
@@ -373,7 +309,7 @@ fn batch(name: &'static str, items: &[HcclSendRecvItem], comm: HcclComm, stream:
         let bytes = i.count * i.element.size();
         if i.send { Access::read(i.at, bytes) } else { Access::write(i.at, bytes) }
     };
-    let (accesses, group, rank) = (list.iter().map(touch).collect(), comm.group.clone(), comm.rank);
+    let accesses = list.iter().map(touch).collect();
     // SAFETY: the engine found the memory live; it is this task's until it ends.
-    queue(name, &comm, stream, accesses, move || unsafe { group.batch(rank, &list) })
+    queue(name, &comm, stream, accesses, move |group, rank| unsafe { group.batch(rank, &list) })
 }

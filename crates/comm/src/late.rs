@@ -1,0 +1,146 @@
+//! The report on a call that takes too long or failed: what this rank waits in, which ranks are somewhere else, and what
+//! all did last.
+
+use std::time::Duration;
+
+use crate::Kind;
+use crate::member::Trouble;
+
+/// A rank, as far as it is known.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    /// Global rank.
+    pub rank: usize,
+    /// Its name in reports.
+    pub who: String,
+    /// What it waits in, if anything, and its ring of last collectives; nothing when it does not answer.
+    pub told: Option<(Option<String>, String)>,
+}
+
+/// Which ranks of the group keep a call of rank `me`, and why: those that are not in it, or behind it.
+fn elsewhere(ranks: &[usize], me: usize, all: &[Standing], mine: Option<&str>) -> Vec<(usize, String)> {
+    let here = mine.and_then(place);
+    let state = |s: &Standing| -> Option<String> {
+        let who = &s.who;
+        match &s.told {
+            Some((_, report)) if here.is_some_and(|call| has_done(report, call)) => None,
+            None => Some(format!("{who} does not answer: stopped, or its host is gone")),
+            Some((None, _)) => Some(format!("{who} waits in no collective: it is late, or has ended")),
+            Some((Some(other), _)) => match (place(other), here) {
+                // It waits with this rank, or is already further.
+                (Some((group, n)), Some((ours, m))) if group == ours && n >= m => None,
+                _ => Some(format!("{who} waits in {other} instead: do the ranks use their groups in the same order?")),
+            },
+        }
+    };
+    let others = all.iter().filter(|s| s.rank != me && ranks.contains(&s.rank));
+    others.filter_map(|s| Some((s.rank, state(s)?))).collect()
+}
+
+/// What rank `me` waits in.
+fn waits_in(me: usize, all: &[Standing]) -> Option<&str> {
+    all.iter().find(|s| s.rank == me)?.told.as_ref()?.0.as_deref()
+}
+
+fn text(head: String, missing: &[(usize, String)], all: &[Standing]) -> String {
+    let mut why = head;
+    for (_, state) in missing {
+        why.push('\n');
+        why.push_str(state);
+    }
+    for s in all {
+        let rank = s.rank;
+        why.push_str(&s.told.as_ref().map_or_else(|| format!("\nrank {rank}: no answer"), |t| format!("\n{}", t.1)));
+    }
+    why
+}
+
+fn in_vain(group: &str, ranks: &[usize], me: usize, all: &[Standing], missing: &[usize], waited: Duration) -> String {
+    let who = all.iter().find(|s| s.rank == me).map_or("a rank", |s| &s.who);
+    format!(
+        "{who} waited {:.1} s in {}, in vain for {} of {} ranks: missing {missing:?}",
+        waited.as_secs_f64(),
+        waits_in(me, all).unwrap_or(group),
+        missing.len(),
+        ranks.len(),
+    )
+}
+
+/// Rank `me` waits for a message of `from`.
+pub(crate) fn report_of_missing(
+    group: &str,
+    ranks: &[usize],
+    me: usize,
+    all: &[Standing],
+    from: usize,
+    waited: Duration,
+) -> String {
+    let mut missing = elsewhere(ranks, me, all, waits_in(me, all));
+    if missing.is_empty() {
+        let who = all.iter().find(|s| s.rank == from).map_or("a rank", |s| &s.who);
+        missing.push((from, format!("{who} has not sent its part yet")));
+    }
+    let names: Vec<usize> = missing.iter().map(|m| m.0).collect();
+    text(in_vain(group, ranks, me, all, &names, waited), &missing, all)
+}
+
+/// Something is wrong with a call of a vendor's library, which does not tell for whom it waits.
+pub(crate) fn report(group: &str, ranks: &[usize], me: usize, all: &[Standing], trouble: Trouble<'_>) -> String {
+    let mine = waits_in(me, all);
+    let missing = elsewhere(ranks, me, all, mine);
+    let names: Vec<usize> = missing.iter().map(|m| m.0).collect();
+    let call = mine.unwrap_or(group);
+    let head = match trouble {
+        Trouble::Late(waited) if missing.is_empty() => format!(
+            "rank {me} waited {:.1} s in {call}, and so do all its ranks {ranks:?}: the link between them is slow or broken, \
+             or the device is stuck",
+            waited.as_secs_f64()
+        ),
+        Trouble::Late(waited) => in_vain(group, ranks, me, all, &names, waited),
+        Trouble::Failed(error) if missing.is_empty() => format!("rank {me}: {call} failed: {error}"),
+        Trouble::Failed(error) => format!("rank {me}: {call} failed: {error}\nranks that were not in it: {names:?}"),
+    };
+    text(head, &missing, all)
+}
+
+/// Which calls a description counts among: a group's barriers have a count of their own.
+type Count<'a> = (&'a str, bool);
+
+/// Count and sequence of a call as the log describes it: `dp #7 all_reduce …`.
+fn place(call: &str) -> Option<(Count<'_>, u64)> {
+    let (group, rest) = call.split_once(" #")?;
+    let mut words = rest.split(' ');
+    let sequence = words.next()?.parse().ok()?;
+    Some(((group, words.next() == Some(Kind::Barrier.name())), sequence))
+}
+
+/// Says whether a rank, by its report, is done with a call: a peer that waits for a third rank's part may be further.
+fn has_done(report: &str, (count, sequence): (Count<'_>, u64)) -> bool {
+    report.lines().any(|line| {
+        let call = line.trim_start().split_once(". ").and_then(|(_, call)| place(call));
+        call.is_some_and(|(c, n)| c == count && (n > sequence || n == sequence && line.contains(": done ")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_is_further_is_not_missing() {
+        let report = "rank 2: last 2 collectives:\n  8. world #4 all_reduce of 8 F32 at a.rs:1: done 2.0 s ago\n  9. dp #5 \
+                      all_reduce of 3 F32 at a.rs:2: waiting 2.0 s ago";
+        let done = |group, n| has_done(report, ((group, false), n));
+        assert!(done("world", 4) && done("world", 3) && done("dp", 4));
+        assert!(!done("world", 5) && !done("dp", 5) && !done("tp", 1));
+        let barrier = "rank 1: last 1 collectives:\n  1. dp #1 barrier at a.rs:1: done 0.3 s ago";
+        assert!(has_done(barrier, (("dp", true), 1)) && !has_done(barrier, (("dp", false), 1)));
+    }
+
+    #[test]
+    fn places_are_read_from_descriptions() {
+        assert_eq!(place("dp #7 all_reduce of 3 F32 at a.rs:1"), Some((("dp", false), 7)));
+        assert_eq!(place("dp #7 barrier at a.rs:1"), Some((("dp", true), 7)));
+        assert_eq!(place("nothing"), None);
+    }
+}
