@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{TINY, Temp, clean, difference, losses, program, text};
+use common::{TINY, Temp, clean, difference, losses, numbers, program, text};
 use ferrotron_cuda_emulator::{BuildError, build, default_folder, kernels_folder};
 
 /// An installation of CUDA that is the mock; `None`, loudly, without g++, which CI installs.
@@ -87,6 +87,22 @@ fn bf16_stays_near_the_cpu() {
     let (cuda, cpu) = (clean(&mut on("cuda", &home, "--bf16")), clean(&mut on("cpu", &home, "--bf16")));
     // an element whose sum is near the middle of two bf16 values may be rounded the other way: 2^-8 of it
     assert!(difference(&cuda, &cpu) <= 2e-2, "{}\n{cuda}\n{cpu}", difference(&cuda, &cpu));
+}
+
+#[test]
+fn eight_ranks_over_nccl_train_to_the_losses_of_one_cpu_rank() {
+    let t = Temp::new("cuda-ranks");
+    let Some(home) = cuda(&t) else { return };
+    let words = "--train-iters 4 --lr-warmup-iters 1 --eval-iters 0 --global-batch-size 8";
+    let ranks = "--thread-ranks 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel \
+                 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather";
+    let eight = clean(&mut on("cuda", &home, &format!("{words} {ranks}")));
+    let one = clean(&mut on("cpu", &home, words));
+    let (eight, one) = (numbers(&eight), numbers(&one));
+    assert!(eight.len() == 8 && one.len() == 8, "{eight:?} {one:?}");
+    // sums over ranks run in another order
+    let worst = eight.iter().zip(&one).map(|(a, b)| (a - b).abs() / b.abs()).fold(0.0, f64::max);
+    assert!(worst <= 2e-5, "{worst}: {eight:?} {one:?}");
 }
 
 #[test]

@@ -164,6 +164,14 @@ calls! {
             _ => Ok(()),
         }
     }
+    fn cuStreamQuery(stream: CUstream) |w| {
+        let (engine, id) = w.stream(stream as usize)?;
+        if let Some(f) = ended(engine.fault(id))? {
+            return Err(f.code);
+        }
+        // who asks learns nothing of what is ordered: a thread that only watches must not hide a wait that is missing
+        if ended(engine.tasks_left(id))? > 0 { Err(code::NOT_READY) } else { Ok(()) }
+    }
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, _flags: c_uint) |w| {
         let (engine, id) = w.stream(stream as usize)?;
         match w.get(event as usize)? {
