@@ -17,11 +17,12 @@ pub struct AscendBackend {
 }
 
 impl AscendBackend {
-    /// As the process's variables say: where CANN is, and whether the host waits after every operator
-    /// (ASCEND_LAUNCH_BLOCKING).
+    /// As the process's variables say: where CANN is, whether the host waits after every operator (ASCEND_LAUNCH_BLOCKING),
+    /// and whether attention is composed even where fused operators suit (FERROTRON_NPU_ATTENTION=composed).
     pub fn from_variables(get: impl Fn(&str) -> Option<OsString>, deterministic: bool) -> AscendBackend {
         let blocking = get("ASCEND_LAUNCH_BLOCKING").is_some_and(|v| v == "1");
-        let options = Options { deterministic, blocking, ..Options::default() };
+        let composed_attention = get("FERROTRON_NPU_ATTENTION").is_some_and(|v| v == "composed");
+        let options = Options { deterministic, blocking, composed_attention, ..Options::default() };
         AscendBackend { environment: Environment::from_variables(get), options }
     }
 }

@@ -70,6 +70,8 @@ pub struct Options {
     pub deterministic: bool,
     /// The host waits after every operator, so that an error names the one that failed.
     pub blocking: bool,
+    /// Attention is composed even where fused operators suit.
+    pub composed_attention: bool,
     /// Left undone: for tests.
     pub omit: Option<Omit>,
 }

@@ -4,8 +4,6 @@ use ferrotron_acl_sys as acl;
 use ferrotron_device::Result;
 
 use crate::launch::{Launch, Number, text};
-use crate::memory::malloc;
-use crate::shared::lock;
 use crate::view::View;
 
 /// Plans and runs one operator: its name, its views for error messages, its arguments.
@@ -201,16 +199,11 @@ impl Launch<'_> {
 
     /// 0, 1, 2, ... `n - 1` in float32 `[n]`, which is exact below 2^24. To be read only.
     pub fn positions(&mut self, n: usize) -> Result<View> {
-        let mut made = lock(&self.core().positions);
-        if let Some(&(at, _)) = made.iter().find(|(_, has)| *has >= n) {
-            return Ok(View::new(at as u64, acl::ACL_FLOAT, &[n]));
-        }
-        let has = n.max(1 << 12).next_power_of_two();
-        let at = malloc(&self.core().shared, has * 4, "positions")?;
-        made.push((at, has));
-        let bytes: Vec<u8> = (0..has).flat_map(|i| (i as f32).to_ne_bytes()).collect();
-        self.core().upload(&bytes, at as u64)?;
-        Ok(View::new(at as u64, acl::ACL_FLOAT, &[n]))
+        let core = self.core();
+        let at = core.constant(&core.positions, 4 * n, "positions", |bytes| {
+            bytes.chunks_exact_mut(4).enumerate().for_each(|(i, b)| b.copy_from_slice(&(i as f32).to_ne_bytes()));
+        })?;
+        Ok(View::new(at, acl::ACL_FLOAT, &[n]))
     }
 
     /// Rows of `a [R,C]` by index `I32[T]`.

@@ -9,7 +9,7 @@ use ferrotron_acl_sys as acl;
 use ferrotron_device::stream::{EventImpl, HostJob, StreamImpl};
 use ferrotron_device::{Error, Event, Result, Stream};
 
-use crate::memory::Slab;
+use crate::memory::{Slab, malloc};
 use crate::shared::{Omit, Shared, lock};
 use crate::staging::Staging;
 
@@ -38,9 +38,14 @@ pub struct Core {
     /// Pinned memory that only work of the stream touches.
     pub pinned: Mutex<Slab>,
     pub staging: Mutex<Staging>,
-    /// Device memory that holds 0, 1, 2, ... in float32, and how far; longer ones come later.
-    pub positions: Mutex<Vec<(usize, usize)>>,
+    /// Device memory that holds 0, 1, 2, ... in float32; longer ones come later.
+    pub positions: Mutex<Vec<Constant>>,
+    /// The triangle that stands for every causal mask.
+    pub triangle: Mutex<Vec<Constant>>,
 }
+
+/// Device memory that is written once: address and bytes.
+pub type Constant = (usize, usize);
 
 impl Core {
     pub fn new(shared: Arc<Shared>) -> Result<Arc<Core>> {
@@ -64,6 +69,7 @@ impl Core {
             pinned: Mutex::new(Slab::pinned()),
             staging: Mutex::default(),
             positions: Mutex::default(),
+            triangle: Mutex::default(),
         });
         shared.add_stream(&core);
         Ok(core)
@@ -200,6 +206,26 @@ impl Core {
 }
 
 impl Core {
+    /// Device memory of at least so many bytes that `fill` wrote: made at the first use, and again when more is needed.
+    pub fn constant(
+        &self,
+        made: &Mutex<Vec<Constant>>,
+        bytes: usize,
+        what: &'static str,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<u64> {
+        let mut made = lock(made);
+        if let Some(&(at, _)) = made.iter().find(|(_, has)| *has >= bytes) {
+            return Ok(at as u64);
+        }
+        let mut host = vec![0; bytes.max(1 << 14).next_power_of_two()];
+        let at = malloc(&self.shared, host.len(), what)?;
+        made.push((at, host.len()));
+        fill(&mut host);
+        self.upload(&host, at as u64)?;
+        Ok(at as u64)
+    }
+
     /// True when the host can take part in the stream's order.
     pub fn has_host_jobs(&self) -> bool {
         self.shared.cann.acl.aclrtLaunchHostFunc.is_some()
@@ -233,7 +259,7 @@ impl Drop for Core {
         let _ = self.shared.enter();
         lock(&self.slab).free(&self.shared);
         lock(&self.pinned).free(&self.shared);
-        for (at, _) in lock(&self.positions).drain(..) {
+        for (at, _) in lock(&self.positions).drain(..).chain(lock(&self.triangle).drain(..)) {
             // SAFETY: ours, and nobody works on it.
             unsafe { (self.shared.cann.acl.aclrtFree)(at as *mut c_void) };
         }

@@ -32,6 +32,8 @@ pub struct Ranks {
     pub sp: bool,
     /// Distributed optimizer.
     pub sharded: bool,
+    /// Its instances.
+    pub instances: usize,
     /// Gradients and parameters travel under compute.
     pub overlap: bool,
     /// Elements of a bucket.
@@ -58,6 +60,7 @@ impl Ranks {
             dp: 1,
             sp: false,
             sharded: false,
+            instances: 1,
             overlap: false,
             bucket: 1 << 20,
             kind: Kind::OneFOneB,
@@ -205,7 +208,14 @@ fn rank_main(
     fabric: &dyn Fabric,
 ) -> Result<Outcome> {
     let stream = Ctx::home_stream(&device)?;
-    let layout = Layout { world: r.world(), tp: r.tp, pp: r.pp, etp: r.tp, ..Layout::single() };
+    let layout = Layout {
+        world: r.world(),
+        tp: r.tp,
+        pp: r.pp,
+        etp: r.tp,
+        optimizer_instances: r.instances,
+        ..Layout::single()
+    };
     let mesh = Mesh::new(layout).expect("a legal layout");
     let groups = Groups::of_mesh(fabric, &mesh, r.chunks, &device)?;
     let (dp, stage, stages) = (groups.dp.rank(), groups.pp.rank(), groups.pp.size());
@@ -219,8 +229,8 @@ fn rank_main(
     let models = build(&mut builder, c, &chunks_of_stage(&counts, stages, stage))?;
     let store = StoreOptions {
         dtype,
-        dp_size: r.dp,
-        dp_rank: dp,
+        dp_size: groups.instance.size(),
+        dp_rank: groups.instance.rank(),
         shard_optimizer: r.sharded,
         bucket_elements: r.bucket,
         seed: 11,

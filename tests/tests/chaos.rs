@@ -55,6 +55,7 @@ fn delays_change_no_bit() {
         (2, SHARDED),
         (4, SHARDED),
         (2, "--overlap-grad-reduce --grad-reduce-in-bf16 --ddp-bucket-size 500"),
+        (4, &format!("{SHARDED} --num-distributed-optimizer-instances 2 --grad-reduce-in-bf16")),
         (4, "--tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer"),
         (4, "--pipeline-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce"),
     ] {
@@ -75,19 +76,21 @@ fn delays_change_no_bit() {
 fn every_wait_that_is_left_out_is_a_wrong_number() {
     let pipe = "--pipeline-model-parallel-size 2";
     let tensor = "--tensor-model-parallel-size 2";
-    for (layout, groups) in [
-        (SHARDED, &["dp/grads", "dp/params", "world/steps"][..]),
-        (tensor, &["tp/layers"]),
-        (pipe, &["pp 0>1/forward", "pp 1>0/backward", "embedding/grads"]),
+    let instances = format!("{SHARDED} --num-distributed-optimizer-instances 2");
+    for (ranks, layout, groups) in [
+        (2, SHARDED, &["dp/grads", "dp/params", "world/steps"][..]),
+        (4, &instances, &["instance/grads", "across/grads"]),
+        (2, tensor, &["tp/layers"]),
+        (2, pipe, &["pp 0>1/forward", "pp 1>0/backward", "embedding/grads"]),
     ] {
-        let line = resolved(&format!("{MODEL} {layout}"), 2);
-        let inline = train(&line, 2, None, None);
+        let line = resolved(&format!("{MODEL} {layout}"), ranks);
+        let inline = train(&line, ranks, None, None);
         assert!(inline.is_ok());
         for group in groups {
             for missing in [Wait::Home, Wait::Result] {
                 let fault = || Some(Fault { missing, group: Some(group.to_string()) });
                 // Only numbers count: an error of another kind would say nothing about the wait.
-                let wrong = |seed| match train(&line, 2, Some(seed), fault()) {
+                let wrong = |seed| match train(&line, ranks, Some(seed), fault()) {
                     Ok(got) => Ok(got) != inline,
                     Err(e) => e.contains("is not finite") || panic!("{group}, {missing:?}: {e}"),
                 };

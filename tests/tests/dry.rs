@@ -23,10 +23,15 @@ const MODEL: &str = "--num-layers 4 --hidden-size 32 --ffn-hidden-size 48 --num-
     --train-iters 3 --lr 1e-2 --eval-iters 0";
 const STEPS: usize = 2; // the first learns what the second overlaps
 
-const LAYOUTS: [(usize, &str); 15] = [
+const LAYOUTS: [(usize, &str); 17] = [
     (1, ""),
     (2, "--ddp-bucket-size 500"),
     (4, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 500"),
+    (
+        4,
+        "--use-distributed-optimizer --num-distributed-optimizer-instances 2 --overlap-grad-reduce \
+         --overlap-param-gather --ddp-bucket-size 500 --grad-reduce-in-bf16",
+    ),
     (4, "--tensor-model-parallel-size 2 --sequence-parallel --grad-reduce-in-bf16"),
     (4, "--pipeline-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce"),
     (
@@ -45,6 +50,7 @@ const LAYOUTS: [(usize, &str); 15] = [
     (4, "--pipeline-model-parallel-size 2 --pipeline-schedule gpipe --recompute-granularity selective"),
     (2, "--zero-stage 3"),
     (2, "--zero-stage 3 --bf16 --recompute-granularity full --recompute-method uniform --recompute-num-layers 2"),
+    (4, "--zero-stage 3 --num-distributed-optimizer-instances 2"),
     (4, "--zero-stage 3 --tensor-model-parallel-size 2 --sequence-parallel --grad-reduce-in-bf16"),
     (8, "--pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 1 --tensor-model-parallel-size 4"),
 ];

@@ -25,6 +25,9 @@ fn layouts(max_tp: usize) -> Vec<Ranks> {
         Ranks { dp: 2, sharded: true, overlap: true, bucket: 3000, ..one },
         Ranks { dp: 4, sharded: true, overlap: true, bucket: 1, ..one },
         Ranks { dp: 8, sharded: true, bucket: 5000, ..one },
+        Ranks { dp: 4, sharded: true, instances: 2, bucket: 3000, ..one },
+        Ranks { dp: 4, sharded: true, instances: 2, overlap: true, bucket: 1000, ..one },
+        Ranks { dp: 8, sharded: true, instances: 4, overlap: true, bucket: 3000, ..one },
         Ranks { tp: 2, ..one },
         Ranks { tp: 2, sp: true, ..one },
         Ranks { tp: 2, sp: true, micro: 2, ..one },
@@ -36,6 +39,7 @@ fn layouts(max_tp: usize) -> Vec<Ranks> {
         Ranks { tp: 2, pp: 2, ..one },
         Ranks { tp: 2, pp: 2, sp: true, kind: GPipe, ..one },
         Ranks { tp: 2, pp: 2, dp: 2, sp: true, sharded: true, overlap: true, bucket: 1500, ..one },
+        Ranks { tp: 2, dp: 4, sp: true, sharded: true, instances: 2, overlap: true, bucket: 1500, ..one },
         Ranks { tp: 2, pp: 4, sp: true, ..one },
         // Chunks on one stage hand over to each other without messages.
         Ranks { chunks: 2, kind: Interleaved, ..one },
@@ -104,11 +108,13 @@ fn tied_untied_and_recomputed_twins() {
 
 #[test]
 fn a_layout_twice_is_bit_equal() {
-    let r = Ranks { tp: 2, pp: 2, dp: 2, sp: true, sharded: true, overlap: true, bucket: 1500, ..Ranks::one() };
-    let (a, b) = (train(&gpt(true, 0.1), DType::F32, r, 5), train(&gpt(true, 0.1), DType::F32, r, 5));
-    let bits = |o: &Outcome| -> Vec<u32> { o.losses.iter().map(|l| l.to_bits()).collect() };
-    assert_eq!(bits(&a), bits(&b));
-    assert_eq!(a.grads, b.grads);
+    let one = Ranks { sharded: true, overlap: true, bucket: 1500, ..Ranks::one() };
+    for r in [Ranks { tp: 2, pp: 2, dp: 2, sp: true, ..one }, Ranks { dp: 4, instances: 2, ..one }] {
+        let (a, b) = (train(&gpt(true, 0.1), DType::F32, r, 5), train(&gpt(true, 0.1), DType::F32, r, 5));
+        let bits = |o: &Outcome| -> Vec<u32> { o.losses.iter().map(|l| l.to_bits()).collect() };
+        assert_eq!(bits(&a), bits(&b));
+        assert_eq!(a.grads, b.grads);
+    }
 }
 
 /// Streams with seeded delays: chunks and split backwards give the bits of inline streams.
@@ -122,6 +128,7 @@ fn delays_change_no_bit_of_a_schedule() {
         Ranks { pp: 2, chunks: 2, kind: GPipe, ..one },
         Ranks { pp: 4, kind: ZbH1, ..one },
         Ranks { pp: 2, dp: 2, chunks: 2, kind: Interleaved, sharded: true, overlap: true, bucket: 1500, ..one },
+        Ranks { dp: 4, sharded: true, instances: 2, overlap: true, bucket: 1500, ..one },
     ] {
         let inline = train(&c, DType::F32, r, 3);
         for seed in [1, 2] {
@@ -141,6 +148,7 @@ fn bf16_stays_close() {
     let want = train(&c, DType::BF16, Ranks::one(), STEPS);
     for r in [
         Ranks { dp: 4, sharded: true, overlap: true, bucket: 1000, ..Ranks::one() },
+        Ranks { dp: 4, sharded: true, instances: 2, overlap: true, bucket: 1000, ..Ranks::one() },
         Ranks { tp: 2, pp: 2, dp: 2, sp: true, sharded: true, ..Ranks::one() },
     ] {
         let got = train(&c, DType::BF16, r, STEPS);

@@ -13,6 +13,7 @@ use ferrotron_device::{DType, Device, Tensor, host};
 use ferrotron_schedule::Kind;
 use ferrotron_tests::{on_ranks, relative_error, resolved, trainer};
 use ferrotron_train::dry::one_step;
+use ferrotron_train::evaluate::EvalSet;
 use ferrotron_train::step::Leave;
 use ferrotron_train::{Result, Trainer};
 
@@ -98,6 +99,7 @@ fn train(line: &Resolved, ranks: usize, steps: usize, change: impl Fn(&mut Train
             }
         }
         assert_eq!(t.cx.pool.stats().live, 0, "no window outlives a step");
+        t.cx.finish_params();
         Ok((losses, norms, grads))
     });
     let parts: Vec<_> = all.into_iter().map(|r| r.unwrap()).collect();
@@ -143,7 +145,8 @@ fn other_numbers_of_ranks_and_tensor_parallel_ones_agree() {
     let flags = format!("{SIZES} {} {DROPOUT}", SHAPES[1].1);
     let line = |more: &str, ranks| resolved(&format!("{flags} {more}"), ranks);
     let one = train(&line("", 1), 1, STEPS, |_| {});
-    let four = train(&line("--zero-stage 3 --overlap-grad-reduce", 4), 4, STEPS, |_| {});
+    let overlap = "--zero-stage 3 --overlap-grad-reduce --overlap-param-gather";
+    let four = train(&line(overlap, 4), 4, STEPS, |_| {});
     check("four ranks", &four, &one);
     let split = "--tensor-model-parallel-size 2 --sequence-parallel";
     let want = train(&line(split, 4), 4, STEPS, |_| {});
@@ -163,6 +166,29 @@ fn deferred_weight_gradients_agree() {
             check(&format!("{shape} {kind}"), &got, &want);
         }
     }
+}
+
+/// Validation between steps reads the shares as well, and leaves no window open.
+#[test]
+fn evaluation_agrees() {
+    let data = "--split 60,40,0 --eval-iters 3 --eval-interval 100";
+    let losses = |more: &str| -> Vec<f64> {
+        let line = resolved(&format!("{SIZES} {} {DROPOUT} {data} {more}", SHAPES[0].1), 2);
+        let all = on_ranks(2, Options::default(), |fabric| {
+            let mut t = trainer(device(None, fabric.rank())?, &line, fabric)?;
+            let mut losses = vec![];
+            for _ in 0..2 {
+                losses.push(t.evaluate(EvalSet::Valid)?);
+                assert_eq!(t.cx.pool.stats().live, 0, "no window is left");
+                t.step(Leave::No)?;
+            }
+            Ok(losses)
+        });
+        all.into_iter().flat_map(|r| r.unwrap()).flatten().collect()
+    };
+    let (got, want) = (losses("--zero-stage 3"), losses(""));
+    assert_eq!((got.len(), want.len()), (4, 4));
+    assert!(got.iter().zip(&want).all(|(a, b)| (a - b).abs() <= 1e-5 * b), "{got:?}, {want:?}");
 }
 
 #[test]

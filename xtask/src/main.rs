@@ -1,8 +1,11 @@
 //! House keeping: `cargo xtask <command>`.
 
 mod bench;
+mod binaries;
 mod cuda;
 mod flags;
+mod netns;
+mod python;
 mod tidy;
 
 use std::path::Path;
@@ -17,6 +20,10 @@ const HELP: &str = "cargo xtask <command>
   cuda-check [--write]
                  compile them with nvcc from PyPI for sm_80, sm_90a and sm_100; with --write make kernels.ptx anew
   flags <lists>  rewrite the flag tables of crates/config from a folder of upstream flag lists (JSON)
+  netns-check    train on two nodes that are network namespaces with a cable between them (Linux, root, iproute2)
+  python-check PYTHON
+                 TensorBoard, MLflow and W&B read a run's files, torchrun starts one: with a Python that has torch,
+                 tensorboard, mlflow-skinny and wandb
   help           this page";
 
 fn main() -> ExitCode {
@@ -31,6 +38,8 @@ fn main() -> ExitCode {
         ["cuda-check"] => told("cuda-check", cuda::check(root, false)),
         ["cuda-check", "--write"] => told("cuda-check", cuda::check(root, true)),
         ["flags", lists] => told("flags", flags::run(Path::new(lists), &root.join("crates/config/src/flags/tables"))),
+        ["python-check", python] => told("python-check", python::check(root, python)),
+        ["netns-check"] => told("netns-check", netns::check(root)),
         ["help" | "--help" | "-h"] | [] => {
             println!("{HELP}");
             ExitCode::SUCCESS

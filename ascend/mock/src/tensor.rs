@@ -68,6 +68,12 @@ impl Tensor {
         Ok(Tensor { dims, strides, dtype, at: data + offset * bytes, span })
     }
 
+    /// The first two rows and columns of a matrix.
+    pub fn corner(&self) -> Tensor {
+        let span = self.strides.iter().sum::<usize>() + 1;
+        Tensor { dims: vec![2, 2], span, ..self.clone() }
+    }
+
     pub fn numel(&self) -> usize {
         self.dims.iter().product()
     }

@@ -1,4 +1,4 @@
-//! Attention, composed of batched products: in float32, by parts of the query rows, so that no S x S buffer exists.
+//! Attention where the fused operators (`flash`) do not suit, composed of batched products: in float32, by parts of the query rows, so that no S x S buffer exists.
 //!
 //! A part is `R` query rows of all heads of one sequence, with the `K` keys that any of them sees. Shapes: `[G, n, R, D]`
 //! queries, n of the N/G heads of a group; as products `[G, n R, D]` by `[G, D, K]`.
@@ -8,6 +8,7 @@ use std::ops::Range;
 use ferrotron_device::ops::{AttentionArgs, AttentionDims, AttentionOps};
 use ferrotron_device::{Result, Stream, Tensor};
 
+use super::flash;
 use super::sequences::{Sequence, sequences};
 use crate::device::AscendOps;
 use crate::keep::{Ids, Probabilities};
@@ -274,6 +275,9 @@ impl AttentionOps for AscendOps {
         }
         let sequences = sequences(s, &a)?;
         let mut l = Launch::begin(s, "attention")?;
+        if flash::suits(&l.core().shared, &a, &sequences) {
+            return flash::forward(&mut l, &a, &sequences, o, lse);
+        }
         let call = Call::begin(&mut l, a)?;
         let mark = l.mark();
         for sequence in sequences {
@@ -301,6 +305,9 @@ impl AttentionOps for AscendOps {
         }
         let sequences = sequences(s, &a)?;
         let mut l = Launch::begin(s, "attention_backward")?;
+        if flash::suits(&l.core().shared, &a, &sequences) {
+            return flash::backward(&mut l, &a, &sequences, [o, lse, dout], [dq, dk, dv]);
+        }
         let call = Call::begin(&mut l, a)?;
         let mark = l.mark();
         for sequence in sequences {

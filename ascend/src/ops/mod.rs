@@ -7,6 +7,7 @@ mod cross_entropy;
 mod dropout;
 mod elementwise;
 mod embedding;
+mod flash;
 mod gemm;
 mod layout;
 mod norm;

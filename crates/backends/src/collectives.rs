@@ -26,11 +26,11 @@ impl Collectives {
         match seat.device.split(':').next() {
             Some("npu") => Ok(&self.hccl),
             Some("cuda") => Ok(&self.nccl),
-            _ => Err(Error::Unsupported {
-                op: "collectives",
-                device: seat.device.clone(),
-                why: "no library of collectives is known for it; one rank needs none".into(),
-            }),
+            kind => {
+                let kind = kind.unwrap_or_default();
+                let why = format!("several ranks on {kind} need a library of its vendor, and none is known");
+                Err(Error::Unsupported { op: "collectives", device: seat.device.clone(), why })
+            }
         }
     }
 }

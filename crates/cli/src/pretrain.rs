@@ -33,7 +33,7 @@ pub fn run(argv: &[String], variable: impl Fn(&str) -> Option<String>) -> u8 {
     parsed.violations.extend(env_faults);
     // Nobody else is there to have a rank: a dry run speaks for all ranks of a world.
     let dry_run = parsed.args.flag("dry_run");
-    let told = dry_run && variable("WORLD_SIZE").is_some() && variable("RANK").is_none();
+    let told = dry_run && variable("WORLD_SIZE").is_some() && variable("RANK").is_none_or(|v| v.is_empty());
     let told = told.then_some(env.world_size);
     let variable = |name: &str| if told.is_some() && name == "WORLD_SIZE" { None } else { variable(name) };
     let place = match RankEnv::read(&variable) {

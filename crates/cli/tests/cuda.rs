@@ -17,7 +17,7 @@ fn cuda(t: &Temp) -> Option<std::path::PathBuf> {
     match build(&kernels_folder(), &default_folder().unwrap()) {
         Ok(_) => {}
         Err(e @ BuildError::NoCompiler) => {
-            eprintln!("NOT RUN: --device cuda over emulated kernels: {e}");
+            ferrotron_cuda_emulator::say_not_run("--device cuda over emulated kernels", &e);
             return None;
         }
         Err(e) => panic!("{e}"),

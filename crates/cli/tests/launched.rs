@@ -1,17 +1,16 @@
 //! Training under launchers: `ferrotron launch` in torchrun's spellings, two nodes on loopback addresses, and environments
-//! as srun and mpirun make them. All train the digits that threads of one process train. With FERROTRON_TORCHRUN=PATH the
-//! real torchrun starts the ranks too.
+//! as srun and mpirun make them. All train the digits that threads of one process train. (`cargo xtask python-check` starts
+//! ranks with the real torchrun, `netns-check` on two nodes.)
 #![allow(clippy::unwrap_used)] // a test that cannot go on stops
 
 mod common;
 #[path = "common/world.rs"]
 mod world;
 
-use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use common::{Temp, losses};
+use common::losses;
 use world::{LIMIT, Running, SMALL, clean, free_port, log_of, small, start};
 
 const RUN: &str = "--global-batch-size 8 --train-iters 4 --use-distributed-optimizer --overlap-grad-reduce";
@@ -106,21 +105,7 @@ fn as_srun_and_mpirun_tell() {
     assert_eq!(hydra, two(), "MPICH");
 }
 
-/// `--no_python` under `ferrotron launch`; where FERROTRON_TORCHRUN names the real torchrun, under that instead.
 #[test]
-fn without_python_and_under_torchrun_where_asked_for() {
-    let Some(torchrun) = std::env::var_os("FERROTRON_TORCHRUN") else {
-        assert_eq!(losses(&log_of(launch("--standalone --nproc_per_node=2 --no_python"))), two());
-        return;
-    };
-    let python = Path::new(&torchrun).with_file_name("python");
-    let mut by_module = clean(python.to_str().unwrap());
-    by_module.args(["-m", "torch.distributed.launch", "--use_env"]);
-    for mut c in [clean(torchrun.to_str().unwrap()), by_module] {
-        let t = Temp::new("torchrun");
-        let port = free_port().to_string();
-        c.args(["--nproc_per_node=2", "--master_port", &port, "--no_python", env!("CARGO_BIN_EXE_pretrain_gpt")]);
-        c.args(SMALL.split_whitespace()).args(RUN.split_whitespace()).current_dir(t.path(""));
-        assert_eq!(losses(&log_of(c)), two());
-    }
+fn without_python() {
+    assert_eq!(losses(&log_of(launch("--standalone --nproc_per_node=2 --no_python"))), two());
 }

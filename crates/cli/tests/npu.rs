@@ -75,6 +75,29 @@ fn the_log_tells_what_runs_and_determinism_acts() {
 }
 
 #[test]
+fn the_doctor_finds_devices_and_what_ails_them() {
+    let t = Temp::new("npu-doctor");
+    cann(&t.path("cann"));
+    let doctor = |faults: &str| {
+        let mut c = Command::new(env!("CARGO_BIN_EXE_ferrotron"));
+        c.arg("doctor").env("ASCEND_HOME_PATH", t.path("cann")).env("FERROTRON_MOCK_FAULTS", faults);
+        let out = c.output().unwrap();
+        (out.status.code(), text(&out.stdout))
+    };
+    let (code, out) = doctor("");
+    assert_eq!(code, Some(0), "{out}");
+    for part in
+        ["npu:7: Ascend910B3 (CANN 8.5.0)", "npu:7: self-test passed: copies, sums and products in", "npu:0: gemm = "]
+    {
+        assert!(out.contains(part), "{part}\n{out}");
+    }
+    // a kernels package that is not the chip's
+    let (code, out) = doctor("2:task:aclnnMatmul#1=507015");
+    assert_eq!(code, Some(1), "{out}");
+    assert!(out.contains("npu:2: the self-test failed: npu:2: aclrtSynchronizeStream: 507015"), "{out}");
+}
+
+#[test]
 fn codes_are_explained() {
     let explain = |words: &[&str]| {
         let out = Command::new(env!("CARGO_BIN_EXE_ferrotron")).arg("explain").args(words).output().unwrap();
@@ -125,6 +148,11 @@ fn bf16_stays_near_the_cpu() {
     cann(&t.path("cann"));
     let (npu, cpu) =
         (clean(&mut on("npu", &t.path("cann"), "--bf16")), clean(&mut on("cpu", &t.path("cann"), "--bf16")));
+    let log = clean(&mut on("npu", &t.path("cann"), "--bf16 --kv-channels 16"));
+    let composed =
+        clean(on("npu", &t.path("cann"), "--bf16 --kv-channels 16").env("FERROTRON_NPU_ATTENTION", "composed"));
+    // fused and composed attention round in the same places over the mock
+    assert!(difference(&log, &composed) <= 2e-2, "{}\n{log}\n{composed}", difference(&log, &composed));
     // an element whose sum is near the middle of two bf16 values may be rounded the other way: 2^-8 of it
     assert!(difference(&npu, &cpu) <= 2e-2, "{}\n{npu}\n{cpu}", difference(&npu, &cpu));
 }

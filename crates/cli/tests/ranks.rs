@@ -53,6 +53,16 @@ fn data_parallel_equals_one_rank_in_f32() {
             }
         }
     }
+    for (n, instances, more) in [
+        (4, 2, ""),
+        (4, 2, "--overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 500"),
+        (8, 4, "--overlap-grad-reduce"),
+        (4, 4, ""),
+        (4, 2, "--zero-stage 3"),
+    ] {
+        let optimizer = format!("--use-distributed-optimizer --num-distributed-optimizer-instances {instances}");
+        layouts.push(format!("--thread-ranks {n} {optimizer} {more}"));
+    }
     same_training(STEPS, &layouts, LAST_DIGIT);
 }
 
@@ -104,18 +114,21 @@ fn shards(dir: &Path) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn threads_tcp_and_shared_memory_train_the_same_bits() {
     let t = Temp::new("engines");
-    for (n, layout) in [(2, ""), (4, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather")] {
+    let instances = "--use-distributed-optimizer --num-distributed-optimizer-instances 2 --overlap-grad-reduce";
+    for (n, layout) in
+        [(2, ""), (4, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"), (4, instances)]
+    {
         let words = |dir: &Path| {
             let dir = dir.display();
             format!("--global-batch-size 8 --train-iters 6 --ddp-bucket-size 2000 {layout} --save {dir}")
         };
         let threads = |name: &str| {
-            let dir = t.path(&format!("{name}{n}"));
+            let dir = t.path(&format!("{name}{n}{}", layout.len()));
             let log = log_of(small(&format!("{} --thread-ranks {n}", words(&dir))));
             (losses(&log), shards(&dir))
         };
         let processes = |transport: &str| {
-            let dir = t.path(&format!("{transport}{n}"));
+            let dir = t.path(&format!("{transport}{n}{}", layout.len()));
             let log = log_of_processes(n, |_| {
                 let mut c = small(&words(&dir));
                 c.env("FERROTRON_TRANSPORT", transport);
@@ -138,6 +151,7 @@ fn threads_tcp_and_shared_memory_train_the_same_bits() {
 fn checkpoints_move_between_layouts() {
     let t = Temp::new("layouts");
     let sharded = "--thread-ranks 8 --tensor-model-parallel-size 2 --use-distributed-optimizer --overlap-grad-reduce";
+    let instances = "--thread-ranks 4 --use-distributed-optimizer --num-distributed-optimizer-instances 2";
     let one = "";
     let run = |layout: &str, dir: &Path, more: &str| {
         let dir = dir.display();
@@ -147,7 +161,12 @@ fn checkpoints_move_between_layouts() {
     // 62 words divide over two ranks as they are: the padded vocabulary is that of one rank.
     let steps = format!("{STEPS} --make-vocab-size-divisible-by 1");
     let whole = printed(&log_of(small(&steps)));
-    for (name, first, second) in [("gathered", sharded, one), ("scattered", one, sharded)] {
+    for (name, first, second) in [
+        ("gathered", sharded, one),
+        ("scattered", one, sharded),
+        ("to_instances", sharded, instances),
+        ("from_instances", instances, sharded),
+    ] {
         let dir = t.path(name);
         let mut both = run(first, &dir, "--exit-interval 9");
         assert_eq!(both.len(), 9);

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Temp, fail, losses, program, succeed, tiny};
+use regex::Regex;
 
 /// Losses of the training lines, as numbers.
 fn curve(log: &str) -> Vec<f64> {
@@ -46,11 +47,29 @@ fn thresholds_skip_updates() {
     assert_eq!(norm.matches("is above --grad-norm-skip-threshold").count(), 12, "{norm}");
 }
 
+/// Megatron-LLM#34, Megatron-DeepSpeed#396: under bf16 nothing looked for NaN, and training went on. The run stops in the same
+/// iteration, clipped or not, on one rank or several; the checkpoint before stays; a threshold makes it a counted skip.
 #[test]
-fn a_loss_that_is_not_finite_stops_the_run() {
-    let (code, message) = fail(&mut tiny("--lr 1e30 --min-lr 1e30 --lr-warmup-iters 0 --clip-grad 0"));
-    assert_eq!(code, 1);
-    assert!(message.contains("is not finite") && message.contains("the last good iteration is"), "{message}");
+fn opt_02_a_number_that_is_not_finite_stops_the_run() {
+    let t = Temp::new("opt02");
+    let wild = "--lr 1e38 --min-lr 1e38 --lr-warmup-iters 0 --weight-decay 0";
+    for (i, words) in
+        ["--bf16 --clip-grad 1.0", "--bf16 --clip-grad 0", "--clip-grad 0 --thread-ranks 2"].iter().enumerate()
+    {
+        let dir = t.path(&i.to_string());
+        let save = format!("--save {} --save-interval 1", dir.display());
+        let (code, message) = fail(&mut tiny(&format!("{wild} {words} {save}")));
+        assert_eq!(code, 1);
+        for part in ["iteration 2: the loss is not finite", "the last good iteration is 1", "micro-batch 1 of "] {
+            assert!(message.contains(part), "no '{part}' in {message}");
+        }
+        assert_eq!(message.contains("rank 0"), words.contains("ranks"), "{message}");
+        let tracker = std::fs::read_to_string(dir.join("latest_checkpointed_iteration.txt")).unwrap();
+        assert_eq!((tracker.trim(), dir.join("iter_0000001").is_dir()), ("1", true));
+    }
+    let log = succeed(&mut tiny(&format!("{wild} --bf16 --loss-spike-threshold 1e9")));
+    let counted = |l: &&str| l.contains("skipped iterations:   1 |") && l.contains("nan iterations:   1 |");
+    assert_eq!(log.lines().filter(counted).count(), 11, "all but the first: {log}");
 }
 
 #[test]
@@ -179,4 +198,42 @@ fn a_dry_run_and_a_printed_configuration() {
     let json = succeed(&mut tiny("--print-config json"));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["config"]["model"]["num_layers"], 2);
+}
+
+/// A whole log, read by expressions written from Megatron's formats: each finds as many lines as the run must print, and no
+/// line with a number of training is left over.
+#[test]
+fn a_log_is_read_by_expressions_written_for_megatron() {
+    let t = Temp::new("formats");
+    let words = "--log-throughput --log-params-norm --log-num-zeros-in-grad --timing-log-level 1 --save-interval 6 \
+        --thread-ranks 2 --micro-batch-size 1 --save";
+    let log = succeed(tiny(words).arg(t.path("ckpt")));
+    let time = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?";
+    let e = r"\d\.\d{6}E[+-]\d\d";
+    let expressions = [
+        (1, r"^using world size: 2, data-parallel size: 2, context-parallel size: 1, hierarchical context-parallel sizes: None, tensor-model-parallel size: 1, pipeline-model-parallel size: 1$".to_string()),
+        (1, r"^-{24} arguments -{24}$".into()),
+        (1, r"^  global_batch_size \.+ 4$".into()),
+        (1, r"^-{20} end of arguments -{21}$".into()),
+        (1, r"^ > number of parameters on \(tensor, gtp_weight_remat, pipeline\) model parallel rank \(0, 0, 0\): \d+$".into()),
+        (1, format!(r"^\[before the start of training step\] datetime: {time} $")),
+        (1, format!(r"^\[after training is done\] datetime: {time} $")),
+        (12, format!(r"^ \[{time}\] iteration [ \d]{{8}}/      12 \| consumed samples: [ \d]{{12}} \| elapsed time per iteration \(ms\): \d+\.\d \| throughput per GPU \(TFLOP/s/GPU\): \d+\.\d \| learning rate: {e} \| global batch size:     4 \| lm loss: {e} \| loss scale: 1\.0 \| grad norm: \d+\.\d{{3}} \| num zeros: \d+(?:\.\d)? \| params norm: \d+\.\d{{3}} \| number of skipped iterations:   0 \| number of nan iterations:   0 \|$")),
+        (2, format!(r"^ validation loss at iteration \d+ \| lm loss value: {e} \| lm loss PPL: {e} \| $")),
+        (2, format!(r"^ validation loss at iteration 12 on (?:validation|test) set \| lm loss value: {e} \| lm loss PPL: {e} \| $")),
+        (12, r"^\(min, max\) time across ranks \(ms\):$".into()),
+        (12, r"^    forward-backward \.+: \(\d+\.\d\d, \d+\.\d\d\)$".into()),
+        (1, r"^\[Rank 1\] \(after 1 iterations\) memory \(MB\) \| allocated: \d+\.\d+ \| max allocated: \d+\.\d+ \| reserved: \d+\.\d+ \| max reserved: \d+\.\d+$".into()),
+        (2, format!(r"^\[{time}\] saving checkpoint at iteration +(?:6|12) to \S+ in \w+ format$")),
+        (2, format!(r"^  \[{time}\] successfully saved checkpoint from iteration +(?:6|12) to \S+ \[ t 1/1, gtp_remat 1/1, p 1/1 \]$")),
+    ];
+    let mut read = vec![];
+    for (count, expression) in expressions {
+        let expression = Regex::new(&expression).unwrap();
+        let found: Vec<&str> = log.lines().filter(|l| expression.is_match(l)).collect();
+        assert_eq!(found.len(), count, "{expression} in {log}");
+        read.extend(found);
+    }
+    let left = |l: &&str| (l.contains("loss") || l.contains("checkpoint at")) && l.contains(": ") && !read.contains(l);
+    assert_eq!(log.lines().filter(left).collect::<Vec<_>>(), Vec::<&str>::new());
 }

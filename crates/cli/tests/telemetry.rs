@@ -180,7 +180,26 @@ fn metrics_lines_hold_every_iteration_in_full() {
         assert!((tflops * seconds * 1e12 / TINY_FLOPS - 1.0).abs() < 1e-9);
         assert!((row["tokens_per_second"].as_f64().unwrap() * seconds - 96.0).abs() < 1e-6);
         assert!(row["memory_allocated"].as_u64() <= row["memory_peak"].as_u64());
+        assert!(row["mfu"].is_null(), "no peak is known of this device");
     }
+}
+
+/// The share of a peak that the user states: by the variable, or by the flag, which wins.
+#[test]
+fn utilisation_is_of_the_stated_peak() {
+    let t = Temp::new("mfu");
+    for (name, words, peak) in [("variable", "", 4.0), ("flag", "--peak-tflops 0.5", 0.5)] {
+        let dir = t.path(name);
+        let line = format!("--exit-interval 2 --tensorboard-dir {} {words}", dir.display());
+        succeed(tiny(&line).env("FERROTRON_PEAK_TFLOPS", "4"));
+        let file = std::fs::read_to_string(dir.join("metrics.jsonl")).unwrap();
+        for row in file.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap()) {
+            let (mfu, tflops) = (row["mfu"].as_f64().unwrap(), row["tflops_per_device"].as_f64().unwrap());
+            assert!((mfu * peak / tflops - 1.0).abs() < 1e-9, "{name}: {row}");
+        }
+    }
+    let (code, message) = fail(tiny("").env("FERROTRON_PEAK_TFLOPS", "fast"));
+    assert!(code == 2 && message.contains("FERROTRON_PEAK_TFLOPS='fast' is not a number above zero"), "{message}");
 }
 
 #[test]

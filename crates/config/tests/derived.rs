@@ -121,6 +121,9 @@ fn padded_vocabulary() {
     let v = |flags: &str| tiny(flags).config.model.vocab;
     assert_eq!(v("").padded(50257, 1), Ok(50304));
     assert_eq!(v("").padded(50257, 8), Ok(51200));
+    assert_eq!(v("").padded(32000, 1), Ok(32000));
+    assert_eq!(v("").padded(151_669, 4), Ok(152_064));
+    assert_eq!(v("").padded(0, 2), Ok(0));
     assert_eq!(v("--make-vocab-size-divisible-by 1").padded(50257, 2), Ok(50258));
     assert_eq!(v("--no-pad-vocab-size").padded(50257, 1), Ok(50257));
     assert_eq!(v("--padded-vocab-size 60000").padded(50257, 2), Ok(60000));

@@ -58,6 +58,13 @@ const REFUSED: &[(&str, usize, &[&str])] = &[
     ("--expert-model-parallel-size 4 --num-experts 6", 4, &["6 experts % 4 = 2", "1, 2, 3, 6"]),
     ("--tp-comm-overlap", 1, &["--tp-comm-overlap needs --sequence-parallel"]),
     ("--overlap-param-gather", 1, &["needs --use-distributed-optimizer", "needs --overlap-grad-reduce"]),
+    (
+        "--num-distributed-optimizer-instances 3 --global-batch-size 8",
+        4,
+        &["needs --use-distributed-optimizer", "4 data-parallel ranks (with context) % 3 = 1", "instances 1, 2, 4"],
+    ),
+    ("--num-distributed-optimizer-instances 0", 1, &["--num-distributed-optimizer-instances 0 is out of range"]),
+    ("--peak-tflops 0", 1, &["--peak-tflops 0 is no peak of a device", "a number above 0"]),
     ("--zero-stage 4", 1, &["--zero-stage 4 does not exist", "0, 1, 2, 3"]),
     ("--zero-stage 3 --pipeline-model-parallel-size 2", 4, &["does not go with pipeline stages", "--zero-stage 1"]),
     ("--ds-sequence-parallel-size 2 --pipeline-model-parallel-size 2", 2, &["needs one pipeline stage"]),

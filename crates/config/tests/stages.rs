@@ -93,3 +93,14 @@ fn contradictions_are_named() {
         }
     }
 }
+
+/// Layers of multi-token prediction are legal upstream: not refused as a mistake.
+#[test]
+fn layouts_of_features_to_come_are_valid() {
+    let argv = words(&format!(
+        "{TINY} --pipeline-model-parallel-size 2 --num-layers 4 --mtp-num-layers 1 --position-embedding-type rope \
+         --pipeline-model-parallel-layout Ett|ttmL"
+    ));
+    let refused = run(&argv, 2).err().map(|r| ferrotron_config::exit_code(&r.violations));
+    assert_eq!(refused, Some(3), "{}", faults(&argv, 2));
+}

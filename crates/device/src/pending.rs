@@ -24,6 +24,12 @@ impl Pending {
         Pending::new(out, None, Event::done(), home)
     }
 
+    /// The same work, which `home` waits for instead: for work that a stream of its own has fed.
+    pub fn awaited_by(mut self, home: &Stream) -> Pending {
+        self.home = home.clone();
+        self
+    }
+
     /// Makes the home stream wait, then hands out the result. Does not block the host.
     pub fn wait(mut self) -> Tensor {
         self.home.wait(&self.done);

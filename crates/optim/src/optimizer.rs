@@ -150,7 +150,7 @@ impl Optimizer {
 
     /// Whether this rank adds the slot to a sum over ranks.
     fn counts(&self, cx: &Ctx, slot: &Slot) -> bool {
-        slot.counted && (cx.params.options().shard_optimizer || cx.groups.dp.rank() == 0)
+        slot.counted && cx.owns_first_copy()
     }
 
     /// Updates what this rank owns.

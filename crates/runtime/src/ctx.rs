@@ -113,7 +113,8 @@ impl Ctx {
         device.ops().fill(&stream, 1.0, &mut loss_scale)?;
         let stats = persistent(&*device, &stream, "step statistics", DType::F32, STATS)?;
         let sequence_parallel = o.sequence_parallel && groups.tp.size() > 1;
-        let grad_sync = GradSync::new(&params, o.sync);
+        let relay = if groups.across.size() > 1 { Some(device.stream(StreamRole::Comm)?) } else { None };
+        let grad_sync = GradSync::new(&params, o.sync, relay);
         Ok(Ctx {
             grad_sync,
             param_sync: ParamSync::default(),
@@ -185,6 +186,13 @@ impl Ctx {
         let mut grad = self.grad(id)?;
         f(self, &mut grad)?;
         self.grad_added(id)
+    }
+
+    /// True when no data-parallel rank before this one owns the same ranges: here they count in sums over all ranks, and
+    /// are written to checkpoints.
+    pub fn owns_first_copy(&self) -> bool {
+        let copies = if self.params.options().shard_optimizer { &self.groups.across } else { &self.groups.dp };
+        copies.rank() == 0
     }
 
     /// A parameter's main gradient, to add to; [`Ctx::add_grad`] takes note of that.

@@ -14,8 +14,13 @@ pub struct Groups {
     pub tp: Arc<dyn Communicator>,
     /// Data parallel, for gradients: ranks with the same parameters and other samples.
     pub dp: Arc<dyn Communicator>,
+    /// Those of them that share one optimizer's state, for gradients: all, unless there are several instances of the
+    /// distributed optimizer.
+    pub instance: Arc<dyn Communicator>,
     /// The same ranks, for parameters.
-    pub dp_params: Arc<dyn Communicator>,
+    pub instance_params: Arc<dyn Communicator>,
+    /// Ranks that own the same shards in other instances; this rank alone when there is one instance.
+    pub across: Arc<dyn Communicator>,
     /// Pipeline stages.
     pub pp: Pipeline,
     /// First and last stage, which share the word embedding; one rank where it is not shared.
@@ -95,7 +100,9 @@ impl Groups {
         Groups {
             tp: solo("tp"),
             dp: solo("dp"),
-            dp_params: solo("dp"),
+            instance: solo("dp"),
+            instance_params: solo("dp"),
+            across: solo("across"),
             pp: Pipeline::solo(),
             embedding: solo("embedding"),
             world: solo("world"),
@@ -115,10 +122,17 @@ impl Groups {
         let all: Vec<usize> = (0..fabric.size()).collect();
         let stages = members(GroupKind::Pipeline);
         let stage = stages.iter().position(|r| *r == rank).ok_or_else(|| missing(GroupKind::Pipeline))?;
+        let dp = of(GroupKind::DataContext, "dp", "grads")?;
+        let instance = match mesh.layout().optimizer_instances {
+            1 => dp.clone(),
+            _ => of(GroupKind::PartialDataContext, "instance", "grads")?,
+        };
         Ok(Groups {
             tp: of(GroupKind::Tensor, "tp", "layers")?,
-            dp: of(GroupKind::DataContext, "dp", "grads")?,
-            dp_params: of(GroupKind::DataContext, "dp", "params")?,
+            dp,
+            instance,
+            instance_params: of(GroupKind::PartialDataContext, "dp", "params")?,
+            across: of(GroupKind::AcrossInstances, "across", "grads")?,
             pp: Pipeline::new(stage, &stages, chunks > 1, &make)?,
             embedding: of(GroupKind::Embedding, "embedding", "grads")?,
             world: make("world", "steps", &all)?,

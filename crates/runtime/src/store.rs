@@ -23,7 +23,7 @@ const BUCKET_ALIGN: usize = 128;
 pub struct StoreOptions {
     /// Storage of parameters that name none of their own.
     pub dtype: DType,
-    /// Data-parallel ranks.
+    /// Data-parallel ranks; with several instances of the distributed optimizer, those of one.
     pub dp_size: usize,
     /// This rank among them.
     pub dp_rank: usize,

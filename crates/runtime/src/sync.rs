@@ -6,12 +6,16 @@
 //! never overlaps. Partial sums over the tensor-parallel group (norms under sequence parallel) and over the two stages
 //! that share an embedding come first.
 //!
+//! With several instances of the distributed optimizer a bucket is reduce-scattered within an instance, then each
+//! rank's share is all-reduced across instances; parameters are gathered within an instance. The second collective
+//! waits for the first on a stream of its own, so that backward goes on.
+//!
 //! (Li et al., PyTorch Distributed, 2020; megatron/core/distributed/param_and_grad_buffer.py.)
 
 use std::sync::{Mutex, MutexGuard};
 
 use ferrotron_comm::ReduceOp;
-use ferrotron_device::{DType, Error, Pending, Result, Tensor};
+use ferrotron_device::{DType, Error, Pending, Result, Stream, Tensor};
 
 use crate::{Ctx, ParamId, ParamStore, Tied};
 
@@ -44,11 +48,13 @@ pub struct GradSync {
     missing: Vec<Vec<usize>>,
     launched: Vec<Vec<bool>>,
     in_flight: Vec<InFlight>,
+    /// Feeds the two collectives of a bucket, when there are several optimizer instances.
+    relay: Option<Stream>,
 }
 
 impl GradSync {
-    /// For the buckets of a store.
-    pub fn new(params: &ParamStore, options: SyncOptions) -> GradSync {
+    /// For the buckets of a store. `relay` is a stream besides the home stream, needed with several optimizer instances.
+    pub fn new(params: &ParamStore, options: SyncOptions, relay: Option<Stream>) -> GradSync {
         let per_bucket = |x: usize| params.buffers().iter().map(|b| vec![x; b.buckets.len()]).collect();
         GradSync {
             options,
@@ -58,6 +64,7 @@ impl GradSync {
             missing: per_bucket(0),
             launched: params.buffers().iter().map(|b| vec![false; b.buckets.len()]).collect(),
             in_flight: vec![],
+            relay,
         }
     }
 }
@@ -137,26 +144,35 @@ impl Ctx {
         if self.groups.dp.size() == 1 {
             return Ok(());
         }
-        let (whole, share) = (all.view(range.start, [range.len()]), self.params.share(&range));
-        let own = all.view(share.start, [share.len()]);
-        let sharded = self.params.options().shard_optimizer;
-        let (dp, s) = (&self.groups.dp, &self.stream);
-        let flight = if self.grad_sync.options.grads_in_bf16 {
+        let whole = all.view(range.start, [range.len()]);
+        // All of the bucket when the optimizer is not sharded.
+        let share = self.params.share(&range);
+        let own = |bucket: &Tensor| bucket.view(share.start - range.start, [share.len()]);
+        let (travels, back) = if self.grad_sync.options.grads_in_bf16 {
             let mut narrow = self.pool.alloc(DType::BF16, [range.len()])?;
-            self.ops().copy(s, &whole, &mut narrow)?;
-            if sharded {
-                let out = narrow.view(share.start - range.start, [share.len()]);
-                InFlight { pending: dp.reduce_scatter(s, narrow, out)?, back: Some(own) }
-            } else {
-                InFlight { pending: dp.all_reduce(s, narrow, ReduceOp::Sum)?, back: Some(whole) }
-            }
-        } else if sharded {
-            InFlight { pending: dp.reduce_scatter(s, whole, own)?, back: None }
+            self.ops().copy(&self.stream, &whole, &mut narrow)?;
+            (narrow, Some(own(&whole)))
         } else {
-            InFlight { pending: dp.all_reduce(s, whole, ReduceOp::Sum)?, back: None }
+            (whole, None)
         };
-        self.grad_sync.in_flight.push(flight);
+        let pending = if self.params.options().shard_optimizer {
+            let out = own(&travels);
+            self.scatter(travels, out)?
+        } else {
+            self.groups.dp.all_reduce(&self.stream, travels, ReduceOp::Sum)?
+        };
+        self.grad_sync.in_flight.push(InFlight { pending, back });
         Ok(())
+    }
+
+    /// Sums a bucket over all data-parallel ranks, of which this rank keeps `own`, its share.
+    pub(crate) fn scatter(&self, bucket: Tensor, own: Tensor) -> Result<Pending> {
+        let (home, instance) = (&self.stream, &self.groups.instance);
+        let Some(relay) = &self.grad_sync.relay else { return instance.reduce_scatter(home, bucket, own) };
+        relay.wait(&home.record());
+        // The share is a part of the bucket: it keeps its memory until the home stream has waited.
+        let share = instance.reduce_scatter(relay, bucket, own)?.wait();
+        Ok(self.groups.across.all_reduce(relay, share, ReduceOp::Sum)?.awaited_by(home))
     }
 
     /// Sums over tensor-parallel ranks and over the stages that share an embedding.
@@ -178,7 +194,7 @@ impl Ctx {
     /// Gives every rank all updated parameters, when the optimizer is sharded: at once, or bucket by bucket as the next
     /// forward needs them.
     pub fn gather_params(&mut self) -> Result<()> {
-        let dp = &self.groups.dp_params;
+        let dp = &self.groups.instance_params;
         if dp.size() == 1 || !self.params.options().shard_optimizer {
             return Ok(());
         }

@@ -56,7 +56,7 @@ impl Ctx {
             }
             let b = &self.params.buffers()[i];
             let whole = self.pool.alloc(b.dtype, [b.elements()])?;
-            let arriving = self.groups.dp_params.all_gather(&self.stream, b.param.clone(), whole)?;
+            let arriving = self.groups.instance_params.all_gather(&self.stream, b.param.clone(), whole)?;
             self.windows.params.insert(i, Window::Arriving(arriving));
         }
         Ok(())
@@ -106,7 +106,7 @@ impl Ctx {
             }
             let share = self.params.share(&(0..whole.numel()));
             let own = whole.view(share.start, [share.len()]);
-            let sum = self.groups.dp.reduce_scatter(&self.stream, whole, own)?;
+            let sum = self.scatter(whole, own)?;
             self.windows.leaving.push((i, sum));
         }
         Ok(())

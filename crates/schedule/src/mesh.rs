@@ -91,8 +91,8 @@ pub enum GroupKind {
     PartialDataContext,
     /// One instance's part of an `ExpertData` group.
     PartialExpertData,
-    /// Ranks at the same place in each instance's part of an `ExpertData` group.
-    InterExpertData,
+    /// Ranks at the same place in each optimizer instance: they own the same shards, of dense and of expert parameters.
+    AcrossInstances,
     /// All ranks of one optimizer instance.
     OptimizerInstance,
 }
@@ -118,7 +118,7 @@ impl GroupKind {
         GroupKind::ExpertData,
         GroupKind::PartialDataContext,
         GroupKind::PartialExpertData,
-        GroupKind::InterExpertData,
+        GroupKind::AcrossInstances,
         GroupKind::OptimizerInstance,
     ];
 }
@@ -350,7 +350,7 @@ impl Mesh {
             | GroupKind::PositionEmbedding
             | GroupKind::PartialDataContext
             | GroupKind::PartialExpertData
-            | GroupKind::InterExpertData
+            | GroupKind::AcrossInstances
             | GroupKind::OptimizerInstance => return None,
         })
     }
@@ -366,7 +366,7 @@ impl Mesh {
             GroupKind::PositionEmbedding => dense.groups(&[Pp]).iter().map(|p| p[..1].to_vec()).collect(),
             GroupKind::PartialDataContext => self.parts(dense.groups(&[Dp, Cp])),
             GroupKind::PartialExpertData => self.parts(expert.groups(&[Dp])),
-            GroupKind::InterExpertData => {
+            GroupKind::AcrossInstances => {
                 let part = expert.dp / self.layout.optimizer_instances;
                 let across = |g: &Vec<usize>, i: usize| g.iter().skip(i).step_by(part).copied().collect();
                 expert.groups(&[Dp]).iter().flat_map(|g| (0..part).map(move |i| across(g, i))).collect()

@@ -25,7 +25,7 @@ const NAMES: [(&str, GroupKind); 20] = [
     ("EXPERT_DATA_PARALLEL_GROUP", GroupKind::ExpertData),
     ("INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP", GroupKind::PartialDataContext),
     ("HIERARCHICAL_EXPERT_DATA_PARALLEL_GROUP_L0", GroupKind::PartialExpertData),
-    ("HIERARCHICAL_EXPERT_DATA_PARALLEL_GROUP_L1", GroupKind::InterExpertData),
+    ("HIERARCHICAL_EXPERT_DATA_PARALLEL_GROUP_L1", GroupKind::AcrossInstances),
     ("INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP", GroupKind::OptimizerInstance),
 ];
 
@@ -101,6 +101,27 @@ fn every_rank_is_in_one_group_of_each_kind() {
             assert_eq!(experts[mesh.place(rank, Axis::Ep)], rank);
         }
     }
+}
+
+/// Megatron makes the groups across instances of the expert grid, and sums dense gradients over them too.
+#[test]
+fn dense_shards_meet_across_instances() {
+    let mut several = 0;
+    for case in cases() {
+        let Ok(mesh) = Mesh::new(layout(&case)) else { continue };
+        let parts = mesh.groups(GroupKind::PartialDataContext);
+        let across = mesh.groups(GroupKind::AcrossInstances);
+        let n = mesh.layout().optimizer_instances;
+        for (group, parts) in mesh.groups(GroupKind::DataContext).iter().zip(parts.chunks(n)) {
+            assert_eq!(*group, parts.concat());
+            for place in 0..parts[0].len() {
+                let owners: Vec<usize> = parts.iter().map(|p| p[place]).collect();
+                assert!(across.contains(&owners), "{owners:?} of {:?}", mesh.layout());
+            }
+        }
+        several += usize::from(n > 1);
+    }
+    assert!(several > 1, "{several}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use ferrotron_telemetry::wandb::json_text;
+use ferrotron_telemetry::wandb::json_value;
 use ferrotron_telemetry::{
     EventWriter, JsonlWriter, MetricsFileError, Report, RunState, StepMetrics, Timestamp, Trace, TrainingScalars,
     WandbNames, WandbRun,
@@ -27,7 +27,7 @@ fn main() -> Result<(), MetricsFileError> {
     let mut events = EventWriter::create(&folder.join("tensorboard"), now)?;
     let mut lines = JsonlWriter::open(&folder.join("metrics.jsonl"))?;
     let mut trace = Trace::create(&folder.join("trace/rank0.json"), 0)?;
-    let json: Vec<(String, String)> = configuration.iter().map(|(k, v)| (k.clone(), json_text(v))).collect();
+    let json: Vec<(String, String)> = configuration.iter().map(|(k, v)| (k.clone(), json_value(v))).collect();
     let names = WandbNames { project: "demo".into(), name: "invented".into(), ..WandbNames::default() };
     let mut wandb = WandbRun::create(&folder, &names, &json, now)?;
     for i in 1..=ITERATIONS {

@@ -110,19 +110,3 @@ impl GptShape {
 pub fn utilisation(flops: f64, seconds: f64, devices: u64, peak_tflops: f64) -> f64 {
     flops / (seconds * devices as f64 * peak_tflops * 1e12)
 }
-
-/// Peak of dense 16-bit products in TFLOP/s, for devices whose data sheet is unambiguous. `name` is the driver's text.
-pub fn peak_tflops(name: &str) -> Option<f64> {
-    const PEAKS: [(&str, f64); 8] = [
-        // The first hit counts: narrower names first.
-        ("H100 PCIe", 756.0),
-        ("GH200", 989.4),
-        ("H200", 989.4),
-        ("H100", 989.4),
-        ("H800", 989.4),
-        ("A100", 312.0),
-        ("A800", 312.0),
-        ("V100", 125.0),
-    ];
-    PEAKS.iter().find(|(part, _)| name.contains(part)).map(|(_, peak)| *peak)
-}

@@ -142,29 +142,6 @@ pub fn parameter_count(tensor_rank: usize, pipeline_rank: usize, parameters: u64
     )
 }
 
-/// Sizes of the parallel axes.
-pub fn world_size(world: usize, data: usize, context: usize, tensor: usize, pipeline: usize) -> String {
-    format!(
-        "using world size: {world}, data-parallel size: {data}, context-parallel size: {context}, hierarchical \
-         context-parallel sizes: None, tensor-model-parallel size: {tensor}, pipeline-model-parallel size: {pipeline}"
-    )
-}
-
-/// The start-up dump of all arguments, sorted without regard to case. Values are Python's text (`None`, `True`).
-pub fn arguments(arguments: &[(String, String)]) -> String {
-    let row = |(name, value): &(String, String)| {
-        let dots = ".".repeat(48_usize.saturating_sub(name.chars().count()));
-        format!("  {name} {dots} {value}")
-    };
-    let mut rows: Vec<String> = arguments.iter().map(row).collect();
-    rows.sort_by_key(|row| row.to_lowercase());
-    format!(
-        "------------------------ arguments ------------------------\n{}\n\
-         -------------------- end of arguments ---------------------",
-        rows.join("\n")
-    )
-}
-
 /// Device memory of a rank in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryReport {

@@ -1,10 +1,11 @@
-//! The writers beside the log and TensorBoard, behind one door: HTML page, endpoint, console line, W&B folder. One rank owns
+//! The writers beside the log and TensorBoard, behind one door: HTML page, endpoint, console line, W&B and MLflow folders. One rank owns
 //! them; each is off unless asked for.
 
 use std::path::{Path, PathBuf};
 
 use crate::MetricsFileError;
 use crate::console::Console;
+use crate::mlflow::MlflowRun;
 use crate::prometheus::{Endpoint, EndpointError};
 use crate::report::{Report, RunState};
 use crate::step::StepMetrics;
@@ -12,7 +13,7 @@ use crate::tensorboard::Scalar;
 use crate::timers::Timers;
 use crate::timestamp::Timestamp;
 use crate::trace::Trace;
-use crate::wandb::{WandbNames, WandbRun, json_text};
+use crate::wandb::{WandbNames, WandbRun, json_value};
 
 /// What is asked for.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +30,8 @@ pub struct SinkOptions {
     pub console: bool,
     /// `--wandb-*`: the folder and the names.
     pub wandb: Option<(PathBuf, WandbNames)>,
+    /// `--mlflow-dir` and `--mlflow-experiment`.
+    pub mlflow: Option<(PathBuf, String)>,
 }
 
 /// A writer that cannot start or go on.
@@ -49,6 +52,7 @@ pub struct Sinks {
     endpoint: Option<Endpoint>,
     console: Option<Console>,
     wandb: Option<WandbRun>,
+    mlflow: Option<MlflowRun>,
 }
 
 impl Sinks {
@@ -60,14 +64,18 @@ impl Sinks {
         let report = o.report.as_ref().map(|path| Report::create(path, &o.title, o.configuration.clone()));
         let wandb = o.wandb.as_ref().map(|(folder, names)| {
             let configuration: Vec<(String, String)> =
-                o.configuration.iter().map(|(name, value)| (name.clone(), json_text(value))).collect();
+                o.configuration.iter().map(|(name, value)| (name.clone(), json_value(value))).collect();
             WandbRun::create(folder, names, &configuration, Timestamp::now())
+        });
+        let mlflow = o.mlflow.as_ref().map(|(folder, experiment)| {
+            MlflowRun::create(folder, experiment, &o.title, &o.configuration, Timestamp::now())
         });
         Ok(Sinks {
             report: report.transpose()?,
             endpoint: o.prometheus_port.map(Endpoint::start).transpose()?,
             console: if o.console { Console::detect() } else { None },
             wandb: wandb.transpose()?,
+            mlflow: mlflow.transpose()?,
         })
     }
 
@@ -76,6 +84,10 @@ impl Sinks {
         let mut out = Vec::new();
         out.extend(o.report.as_ref().map(|path| format!("report: {}", path.display())));
         out.extend(self.endpoint.as_ref().map(|e| format!("metrics: http://{}/metrics", e.address())));
+        let mlflow = |(folder, _): &(PathBuf, String)| {
+            format!("to see the run: mlflow ui --backend-store-uri {}", folder.display())
+        };
+        out.extend(o.mlflow.as_ref().map(mlflow));
         out.extend(self.wandb.as_ref().map(|w| format!("to upload the run: wandb sync {}", w.folder().display())));
         out
     }
@@ -87,6 +99,9 @@ impl Sinks {
         }
         if let Some(wandb) = self.wandb.as_mut().filter(|_| !scalars.is_empty()) {
             wandb.scalars(scalars, s.iteration, s.consumed_samples)?;
+        }
+        if let Some(mlflow) = &mut self.mlflow {
+            mlflow.scalars(scalars, Timestamp::now())?;
         }
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.step(s);
@@ -111,6 +126,9 @@ impl Sinks {
         if let Some(wandb) = &mut self.wandb {
             wandb.scalars(scalars, iteration, consumed_samples)?;
         }
+        if let Some(mlflow) = &mut self.mlflow {
+            mlflow.scalars(scalars, Timestamp::now())?;
+        }
         Ok(())
     }
 
@@ -124,6 +142,9 @@ impl Sinks {
         }
         if let Some(wandb) = self.wandb.take() {
             wandb.finish(u8::from(matches!(state, RunState::Failed(_))))?;
+        }
+        if let Some(mlflow) = self.mlflow.take() {
+            mlflow.finish(!matches!(state, RunState::Failed(_)))?;
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! FLOPs against published rows of NVIDIA's Megatron Bridge performance tables (releases 26.02 to 26.04), and against
-//! the formula of the 2021 paper.
+//! FLOPs against published rows: NVIDIA's Megatron Bridge performance tables (releases 26.02 to 26.08), llm-foundry's, papers.
+#![allow(clippy::unwrap_used)] // a test that cannot go on stops
 
-use ferrotron_telemetry::GptShape;
-use ferrotron_telemetry::flops::{ParameterOptions, peak_tflops, utilisation};
+use ferrotron_telemetry::flops::{ParameterOptions, utilisation};
+use ferrotron_telemetry::{GptShape, peak_tflops};
 
 const LLAMA3_70B: GptShape = GptShape {
     num_layers: 80,
@@ -19,36 +19,49 @@ const LLAMA3_70B: GptShape = GptShape {
 const LLAMA31_405B: GptShape =
     GptShape { num_layers: 126, hidden_size: 16384, num_attention_heads: 128, ffn_hidden_size: 53248, ..LLAMA3_70B };
 
-/// (model, global batch, devices, seconds an iteration, published TFLOP/s a device).
-/// Both figures of a row come from one run, rounded to four digits or so: they agree within 0.1 %.
-const ROWS: [(&GptShape, u64, u64, f64, f64); 19] = [
-    (&LLAMA3_70B, 256, 64, 6.69, 2201.0),
-    (&LLAMA3_70B, 256, 64, 8.56, 1721.0),
-    (&LLAMA3_70B, 256, 64, 6.25, 2355.0),
-    (&LLAMA3_70B, 256, 64, 7.909, 1861.0),
-    (&LLAMA31_405B, 1536, 256, 50.777, 2443.0),
-    (&LLAMA31_405B, 1536, 256, 61.982, 2002.0),
-    (&LLAMA31_405B, 1536, 256, 58.375, 2126.0),
-    (&LLAMA3_70B, 256, 64, 4.68, 3147.0),
-    (&LLAMA3_70B, 256, 64, 7.191, 2047.0),
-    (&LLAMA3_70B, 256, 64, 6.25, 2353.0),
-    (&LLAMA31_405B, 1536, 256, 36.194, 3428.0),
-    (&LLAMA31_405B, 1536, 256, 51.793, 2394.0),
-    (&LLAMA31_405B, 1536, 256, 60.088, 2063.0),
-    (&LLAMA3_70B, 256, 64, 7.13, 2064.0),
-    (&LLAMA3_70B, 256, 64, 9.069, 1623.0),
-    (&LLAMA3_70B, 256, 64, 8.111, 1815.0),
-    (&LLAMA3_70B, 256, 64, 20.215, 728.0),
-    (&LLAMA31_405B, 1536, 256, 52.795, 2349.0),
-    (&LLAMA31_405B, 1536, 256, 62.534, 1983.0),
-];
-
+/// All rows of NVIDIA's tables that give a dense shape: tokens/s and TFLOP/s of a row are of one run, so that one gives the other
+/// within the requirement's 0.3 %. Of 8 rows the tokens are those of a whole number of samples a second, and of 3 the weights are
+/// frozen (LoRA); `docs/flops.md` has the arithmetic.
 #[test]
 fn reproduces_published_throughput() {
-    for (shape, batch, devices, seconds, published) in ROWS {
-        let ours = shape.tflops_per_device(batch, seconds, devices);
-        assert!((ours / published - 1.0).abs() < 1e-3, "{seconds} s: {ours} against {published}");
+    let (mut exact, mut samples, mut frozen) = (0, 0, 0);
+    for line in include_str!("golden/published_throughput.tsv").lines().filter(|l| !l.starts_with('#')) {
+        let field: Vec<&str> = line.split('\t').collect();
+        let int = |i: usize| field[i].parse::<u64>().unwrap();
+        let (devices, tokens, published) = (int(9), int(10) as f64, int(11) as f64);
+        let shape = GptShape {
+            num_layers: int(0),
+            hidden_size: int(1),
+            num_attention_heads: int(2),
+            num_query_groups: int(3),
+            kv_channels: int(4),
+            ffn_hidden_size: int(5),
+            gated_mlp: true,
+            seq_length: int(6),
+            padded_vocab_size: int(7),
+        };
+        assert_eq!(shape, GptShape { seq_length: int(6), ..if int(0) == 80 { LLAMA3_70B } else { LLAMA31_405B } });
+        let sequence = shape.seq_length as f64;
+        let seconds = int(8) as f64 * sequence / (tokens * devices as f64);
+        let off = shape.tflops_per_device(int(8), seconds, devices) / published - 1.0;
+        match field[12] {
+            "exact" => {
+                assert!(off.abs() < 3e-3, "{line}: {off}");
+                exact += 1;
+            }
+            "samples" => {
+                let stated = tokens * devices as f64 / sequence;
+                let ours = published * 1e12 * devices as f64 / shape.flops_per_iteration(1);
+                assert!(stated.fract() == 0.0 && ours.round() == stated, "{line}: {ours} samples/s");
+                samples += 1;
+            }
+            _ => {
+                assert!((off - 0.55).abs() < 5e-3, "{line}: no gradients of weights, {off}");
+                frozen += 1;
+            }
+        }
     }
+    assert_eq!((exact, samples, frozen), (27, 8, 3));
 }
 
 #[test]
@@ -142,24 +155,84 @@ fn the_2021_table_is_reproduced() {
     }
 }
 
-/// (layers, hidden, heads, vocabulary, batch, devices, seconds, stated MFU in percent) on A100, sequences of 2048:
-/// arXiv 2205.05198 table 5 and the Megatron-LM rows of arXiv 2402.15627 tables 1 and 2.
+/// Layers, hidden size, heads, vocabulary, batch, devices; seconds and stated MFU in percent.
+type Timed = (u64, u64, u64, u64, u64, u64, &'static str, &'static str);
+
+/// On A100, sequences of 2048: all rows of arXiv 2205.05198 table 5 and arXiv 2402.15627 tables 1 and 2. The last two are texts, as
+/// stated: they are right to half of their last digit.
+const TIMED: [Timed; 11] = [
+    (48, 6144, 64, 51200, 4, 8, "1.10", "41.5"),
+    (96, 12288, 96, 51200, 64, 64, "18.13", "39.0"),
+    (96, 12288, 96, 51200, 64, 64, "13.75", "51.4"),
+    (105, 20480, 128, 51200, 280, 280, "37.83", "56.0"),
+    (96, 12288, 128, 64000, 768, 256, "40.0", "53.0"),
+    (96, 12288, 128, 64000, 6144, 8192, "12.24", "43.3"),
+    (96, 12288, 128, 64000, 768, 768, "11.5", "61.3"),
+    // MegaScale's own system on 256, 1024, 6144 and 12288 devices: its sliding window does less work than the formula counts.
+    (96, 12288, 128, 64000, 768, 256, "32.0", "65.3"),
+    (96, 12288, 128, 64000, 768, 1024, "8.9", "59.0"),
+    (96, 12288, 128, 64000, 6144, 6144, "12.21", "57.3"),
+    (96, 12288, 128, 64000, 6144, 12288, "6.34", "55.2"),
+];
+
+/// Half of the last digit of a decimal number.
+fn half_digit(text: &str) -> f64 {
+    let decimals = text.split_once('.').map_or(0, |(_, d)| d.len());
+    0.5 * 10f64.powi(-(decimals as i32))
+}
+
+/// Within 0.3 %, or as close as the digits of the stated time and percentage allow. Four rows of a window that is not stated are
+/// not: the formula counts one to two percent more than they do.
 #[test]
 fn stated_utilisation_is_met() {
-    for (layers, hidden, heads, vocabulary, batch, devices, seconds, stated) in [
-        (96, 12288, 96, 51200, 64, 64, 18.13, 39.0),
-        (96, 12288, 96, 51200, 64, 64, 13.75, 51.4),
-        (105, 20480, 128, 51200, 280, 280, 37.83, 56.0),
-        (96, 12288, 128, 64000, 768, 256, 40.0, 53.0),
-        (96, 12288, 128, 64000, 6144, 8192, 12.24, 43.3),
-    ] {
+    let peak = peak_tflops("NVIDIA A100-SXM4-80GB").unwrap();
+    let mut windowed = 0;
+    for (layers, hidden, heads, vocabulary, batch, devices, time, percent) in TIMED {
         let shape = gpt(layers, hidden, heads, 2048, vocabulary);
         let flops = shape.flops_per_iteration_full_square(batch);
-        let ours = 100.0 * utilisation(flops, seconds, devices, peak_tflops("NVIDIA A100-SXM4-80GB").unwrap());
-        assert!((ours / stated - 1.0).abs() < 3e-3, "{ours} against {stated}");
+        let (seconds, stated): (f64, f64) = (time.parse().unwrap(), percent.parse().unwrap());
+        let of = |seconds: f64| 100.0 * utilisation(flops, seconds, devices, peak);
+        let (least, most) = (of(seconds + half_digit(time)), of(seconds - half_digit(time)));
+        let near = (of(seconds) / stated - 1.0).abs() < 3e-3;
+        let rounds = least - half_digit(percent) <= stated && stated <= most + half_digit(percent);
+        if !(near || rounds) {
+            let ratio = stated / of(seconds);
+            assert!((0.984..0.991).contains(&ratio), "{devices} devices, {time} s: {ratio}");
+            windowed += 1;
+        }
     }
+    assert_eq!(windowed, 4);
     let gpt_22b = gpt(48, 6144, 64, 2048, 51200).flops_per_iteration_full_square(4);
     assert!((gpt_22b / 1143560812363776.0 - 1.0).abs() < 1e-14, "{gpt_22b}");
+}
+
+/// Rows that state TFLOP/s of a device and the share of its peak, not the time: arXiv 2104.04473 tables 1 and 2 (A100, hardware
+/// FLOPs by equation 3), Megatron-LM's README (H100), arXiv 2304.11277 (A100), 1910.02054 (V100).
+#[test]
+fn stated_shares_are_of_the_peaks_known_here() {
+    for (device, tflops, percent) in [
+        ("A100", 137.0, "44"),
+        ("A100", 138.0, "44"),
+        ("A100", 155.0, "50"),
+        ("A100", 163.0, "52"),
+        ("A100", 138.0, "44.2"),
+        ("A100", 48.0, "15.4"),
+        ("A100", 153.0, "49.0"),
+        ("A100", 149.0, "47.8"),
+        ("A100", 141.0, "45.2"),
+        ("A100", 171.0, "54.8"),
+        ("A100", 159.0, "51.0"),
+        ("H100", 465.9, "47"),
+        ("H100", 489.1, "49"),
+        ("H100", 459.6, "46"),
+        ("H100", 474.4, "48"),
+        ("A100", 173.0, "55"),
+        ("V100", 38.0, "30"),
+    ] {
+        let ours = 100.0 * utilisation(tflops * 1e12, 1.0, 1, peak_tflops(device).unwrap());
+        let stated: f64 = percent.parse().unwrap();
+        assert!((ours - stated).abs() <= half_digit(percent), "{tflops} on {device}: {ours} against {percent}");
+    }
 }
 
 /// Public checkpoints, counted by their tensors.

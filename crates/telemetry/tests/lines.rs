@@ -194,21 +194,6 @@ fn start_up() {
         lines::parameter_count(0, 1, 124_439_808),
         " > number of parameters on (tensor, gtp_weight_remat, pipeline) model parallel rank (0, 0, 1): 124439808"
     );
-    assert_eq!(
-        lines::world_size(8, 2, 1, 2, 2),
-        "using world size: 8, data-parallel size: 2, context-parallel size: 1, hierarchical context-parallel sizes: \
-         None, tensor-model-parallel size: 2, pipeline-model-parallel size: 2"
-    );
-    let arguments =
-        [("seed", "1234"), ("bf16", "True"), ("DDP_impl", "local")].map(|(n, v)| (n.to_string(), v.to_string()));
-    assert_eq!(
-        lines::arguments(&arguments),
-        "------------------------ arguments ------------------------\n  \
-         bf16 ............................................ True\n  \
-         DDP_impl ........................................ local\n  \
-         seed ............................................ 1234\n\
-         -------------------- end of arguments ---------------------"
-    );
     let report = MemoryReport {
         allocated: 568_645_632,
         max_allocated: 654_311_424,

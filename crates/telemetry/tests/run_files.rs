@@ -1,11 +1,13 @@
-//! The files of a run beside TensorBoard: the HTML page, the Chrome trace, progress.txt, the Weights & Biases folder.
+//! The files of a run beside TensorBoard: the HTML page, the Chrome trace, progress.txt, the Weights & Biases and MLflow folders.
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use ferrotron_telemetry::wandb::json_value;
 use ferrotron_telemetry::{
-    ProfileWindow, ProgressLog, Report, RunState, Scalar, SinkOptions, Sinks, Standing, StepMetrics, Timers, Timestamp,
-    Trace, WandbNames, WandbRun,
+    MlflowRun, ProfileWindow, ProgressLog, Report, RunState, Scalar, SinkOptions, Sinks, Standing, StepMetrics, Timers,
+    Timestamp, Trace, WandbNames, WandbRun,
 };
 use serde_json::Value;
 
@@ -145,11 +147,15 @@ fn all_sinks_together_and_none_by_default() {
         prometheus_port: Some(0),
         console: true,
         wandb: Some((folder.clone(), WandbNames { id: "x".into(), ..WandbNames::default() })),
+        mlflow: Some((folder.join("mlruns"), "Default".into())),
     };
     let mut sinks = Sinks::open(&all).unwrap();
     let lines = sinks.lines(&all);
     assert!(
-        lines[0].ends_with("report.html") && lines[1].contains("/metrics") && lines[2].contains("wandb sync"),
+        lines[0].ends_with("report.html")
+            && lines[1].contains("/metrics")
+            && lines[2].contains("mlflow ui")
+            && lines[3].contains("wandb sync"),
         "{lines:?}"
     );
     sinks.step(&step(1), &[Scalar { tag: "lm loss".into(), step: 1, value: 4.75 }]).unwrap();
@@ -211,6 +217,60 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, Vec<u8>, u64)> {
         }
     }
     out
+}
+
+/// Below a folder: the one whose name is none of `known`.
+fn only_child(dir: &std::path::Path) -> std::path::PathBuf {
+    let mut all: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_dir()).collect();
+    assert_eq!(all.len(), 1, "{all:?}");
+    all.remove(0)
+}
+
+#[test]
+fn mlflow_reads_experiment_run_parameters_and_metrics() {
+    let folder = folder("mlflow");
+    let parameters = [("lr", "0.1"), ("data_path", "a\nb")].map(|(k, v)| (k.to_string(), v.to_string()));
+    let now = Timestamp::from_micros(1_767_225_600_500_000);
+    let mut run = MlflowRun::create(&folder, "it's one", "first", &parameters, now).unwrap();
+    let point = |tag: &str, step, value| Scalar { tag: tag.to_string(), step, value };
+    run.scalars(&[point("lm loss", 1, 2.5), point("lm loss vs samples", 8, 2.5)], now).unwrap();
+    run.scalars(&[point("lm loss", 2, f32::NAN), point("grad/norm", 2, 0.5)], now).unwrap();
+    let at = run.folder().to_path_buf();
+    let read = |name: &str| std::fs::read_to_string(at.join(name)).unwrap();
+    assert!(read("meta.yaml").contains("status: 1\n") && read("meta.yaml").contains("end_time: null\n"));
+    run.finish(true).unwrap();
+    assert_eq!(read("metrics/lm loss"), "1767225600500 2.5 1\n1767225600500 NaN 2\n");
+    assert_eq!(read("metrics/grad_norm"), "1767225600500 0.5 2\n");
+    assert!(!at.join("metrics/lm loss vs samples").exists());
+    assert_eq!((read("params/lr"), read("params/data_path")), ("0.1".into(), "a b".into()));
+    assert_eq!(read("tags/mlflow.runName"), "first");
+    let meta = read("meta.yaml");
+    assert!(meta.contains("status: 3\n") && meta.contains("run_name: 'first'\n") && !meta.contains("null"), "{meta}");
+    assert_eq!(only_child(&only_child(&folder)), at);
+    let experiment = std::fs::read_to_string(at.parent().unwrap().join("meta.yaml")).unwrap();
+    let number = at.parent().unwrap().file_name().unwrap().to_string_lossy().into_owned();
+    assert!(experiment.contains("name: 'it''s one'\n") && experiment.contains(&format!("experiment_id: '{number}'\n")));
+    assert_eq!(number.len(), 18);
+    MlflowRun::create(&folder, "it's one", "second", &[], now).unwrap().finish(false).unwrap();
+    assert_eq!(std::fs::read_dir(at.parent().unwrap()).unwrap().count(), 3, "two runs of one experiment");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Settings stand as what they are.
+#[test]
+fn wandb_settings_keep_their_type() {
+    for (python, json) in [
+        ("12", "12"),
+        ("1e-05", "1e-5"),
+        ("True", "true"),
+        ("None", "null"),
+        ("007", "\"007\""),
+        ("nan", "\"nan\""),
+        ("80,10,10", "\"80,10,10\""),
+        ("['a']", "\"['a']\""),
+    ] {
+        assert_eq!(json_value(python), json, "{python}");
+    }
 }
 
 #[test]

@@ -25,5 +25,5 @@ pub use hf::{HuggingFaceTokenizer, WithOffsets};
 pub use null::NullTokenizer;
 pub use sentencepiece::SentencePieceTokenizer;
 pub use tiktoken::{TikTokenOptions, TikTokenizer};
-pub use tokenizer::{Tokenizer, padded_vocab_size};
+pub use tokenizer::Tokenizer;
 pub use train::{BpeTraining, Trained, Words, bpe_train};

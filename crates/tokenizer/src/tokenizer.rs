@@ -1,4 +1,4 @@
-//! What every tokenizer does, and the vocabulary padding of the embedding.
+//! What every tokenizer does.
 
 use crate::Error;
 use serde_json::{Map, Value};
@@ -50,51 +50,4 @@ pub trait Tokenizer: Send + Sync + Debug {
     /// What identifies the tokenizer in a dataset's cache description, in Megatron's order and spelling
     /// (`megatron/core/tokenizers/text/text_tokenizer.py`: the class, the path, then each argument as Python prints it).
     fn unique_identifiers(&self) -> Map<String, Value>;
-}
-
-/// Rows of the embedding: the smallest multiple of `divisible_by * tensor_parallel` that holds `vocab` ids
-/// (`--make-vocab-size-divisible-by`; Megatron's `vocab_size_with_padding`).
-///
-/// # Errors
-/// [`Error::Argument`] when a factor is zero or the result does not fit.
-///
-/// ```
-/// assert_eq!(ferrotron_tokenizer::padded_vocab_size(50257, 128, 2).unwrap(), 50432);
-/// ```
-pub fn padded_vocab_size(vocab: usize, divisible_by: usize, tensor_parallel: usize) -> Result<usize, Error> {
-    let overflow = || Error::Argument {
-        flag: "--make-vocab-size-divisible-by",
-        detail: format!(
-            "a vocabulary of {vocab} cannot be padded to a multiple of {divisible_by} x {tensor_parallel} \
-             (--tensor-model-parallel-size): both factors must be positive and the product must fit"
-        ),
-    };
-    let unit = divisible_by.checked_mul(tensor_parallel).filter(|&u| u > 0).ok_or_else(overflow)?;
-    vocab.checked_next_multiple_of(unit).ok_or_else(overflow)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn padding_is_megatrons() {
-        for (vocab, by, tp, want) in [
-            (50257, 128, 1, 50304),
-            (50257, 128, 8, 51200),
-            (32000, 128, 1, 32000),
-            (151_669, 128, 4, 152_064),
-            (1, 1, 1, 1),
-            (0, 128, 2, 0),
-        ] {
-            assert_eq!(padded_vocab_size(vocab, by, tp).unwrap(), want, "{vocab} {by} {tp}");
-        }
-    }
-
-    #[test]
-    fn impossible_padding_is_an_error() {
-        for (vocab, by, tp) in [(10, 0, 1), (10, 1, 0), (10, usize::MAX, 2), (usize::MAX, 2, 1)] {
-            assert!(padded_vocab_size(vocab, by, tp).unwrap_err().to_string().contains("divisible"));
-        }
-    }
 }

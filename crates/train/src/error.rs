@@ -44,7 +44,7 @@ pub enum Error {
     Log(#[from] std::io::Error),
     /// Loss or gradients are not finite.
     #[error(
-        "iteration {iteration}: {what} is not finite ({value}); the last good iteration is {last_good}. Resume from the \
+        "iteration {iteration}: {what} is not finite ({value}){about}; the last good iteration is {last_good}. Resume from the \
          last checkpoint with a lower --lr or --clip-grad, skip such steps with --loss-spike-threshold or \
          --grad-norm-skip-threshold, or let them pass with --no-check-for-nan-in-loss-and-grad"
     )]
@@ -57,6 +57,8 @@ pub enum Error {
         value: f64,
         /// The iteration before.
         last_good: u64,
+        /// What is known of its origin.
+        about: String,
     },
     /// A setting that only shows to be wrong when data, tokenizer or checkpoint are known.
     #[error("{0}")]

@@ -10,6 +10,7 @@ pub mod error;
 pub mod evaluate;
 pub mod generate;
 pub mod lr_table;
+mod not_finite;
 pub mod progress;
 pub mod report;
 pub mod run;

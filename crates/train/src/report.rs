@@ -13,7 +13,7 @@ use ferrotron_optim::Decision;
 use ferrotron_telemetry::lines::{self, EvaluationPoint, Event};
 use ferrotron_telemetry::{
     EventWriter, GptShape, JsonlWriter, MemoryScalars, ProgressLog, RunState, Scalar, SinkOptions, Sinks, Standing,
-    StepMetrics, TimerReport, Timestamp, TrainingLine, TrainingScalars, ValidationScalars, WandbNames,
+    StepMetrics, TimerReport, Timestamp, TrainingLine, TrainingScalars, ValidationScalars, WandbNames, peak_tflops,
     timers::names_to_log,
 };
 
@@ -197,6 +197,8 @@ impl<'a> Reporter<'a> {
 
     fn metrics(&self, t: &Trainer, r: &StepReport, seconds: f64) -> StepMetrics {
         let memory = memory(t);
+        let tflops = self.tflops(t, r, seconds);
+        let peak = t.config.log.peak_tflops.or_else(|| peak_tflops(&t.cx.device.info().model));
         StepMetrics {
             iteration: t.progress.iteration,
             train_iters: t.train_iters,
@@ -211,8 +213,8 @@ impl<'a> Reporter<'a> {
             loss_scale: f64::from(t.scaler.scale()),
             skipped: r.decision != Decision::Apply,
             seconds,
-            tflops_per_device: Some(self.tflops(t, r, seconds)),
-            mfu: None,
+            tflops_per_device: Some(tflops),
+            mfu: peak.map(|peak| tflops / peak),
             memory_allocated: Some(memory.allocated),
             memory_peak: Some(memory.max_allocated),
         }
@@ -317,6 +319,7 @@ fn sink_options(resolved: &Resolved) -> SinkOptions {
             let (project, entity, name) = (w.project.clone(), w.entity.clone(), w.name.clone());
             (w.folder.clone(), WandbNames { project, entity, name, id: String::new() })
         }),
+        mlflow: log.mlflow.clone(),
     }
 }
 

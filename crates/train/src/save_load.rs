@@ -105,13 +105,14 @@ impl Trainer {
         let first_replica = cx.groups.dp.rank() == 0;
         let mut entries = vec![];
         for (id, spec) in table.iter().filter(|(_, spec)| writes(spec)) {
-            // Of a sharded parameter every replica has a part.
+            // Of a sharded parameter every replica has a part, each instance all parts.
             let (offset, kept) = cx.params.kept(id);
-            if kept.numel() > 0 && (first_replica || spec.unit.is_some()) {
+            let first_copy = if spec.unit.is_some() { cx.owns_first_copy() } else { first_replica };
+            if kept.numel() > 0 && first_copy {
                 entries.push(entry(device, &cx.stream, Kind::Param, spec.shard.clone(), offset, kept));
             }
         }
-        if self.config.checkpoint.save_optim && (first_replica || cx.params.options().shard_optimizer) {
+        if self.config.checkpoint.save_optim && cx.owns_first_copy() {
             for s in self.optimizer.states() {
                 let spec = table.spec(s.own.id);
                 if writes(spec) {

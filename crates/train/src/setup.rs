@@ -81,13 +81,13 @@ pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>, world: &Wo
     let (stage, stages) = (groups.pp.rank(), groups.pp.size());
     let mut table = ParamTable::default();
     let mut builder = Builder::new(&mut table, &device, &stream, &groups, c.parallel.sequence_parallel);
-    let sharded = c.parallel.distributed_optimizer && groups.dp.size() > 1;
+    let sharded = c.parallel.distributed_optimizer && groups.instance.size() > 1;
     builder.shard_blocks = sharded && c.parallel.zero_stage == Some(3);
     let models = build(&mut builder, &model, &chunks(c, model.num_layers, stage, stages)?)?;
     let store = StoreOptions {
         dtype,
-        dp_size: groups.dp.size(),
-        dp_rank: groups.dp.rank(),
+        dp_size: groups.instance.size(),
+        dp_rank: groups.instance.rank(),
         shard_optimizer: sharded,
         bucket_elements: c.parallel.ddp_bucket_size.unwrap_or(BUCKET_ELEMENTS.max(1_000_000 * groups.dp.size())),
         seed: c.train.seed,

@@ -1,13 +1,13 @@
 //! One training step.
 
 use ferrotron_config::settings::ParallelConfig;
-use ferrotron_device::{Tensor, host};
+use ferrotron_device::{DType, Tensor, host};
 use ferrotron_executor::{Edges, run};
 use ferrotron_optim::{Decision, StepStats, UpdateScalars};
 use ferrotron_runtime::{Micro, MicroHost, stat};
 use ferrotron_schedule::{Pipe, Ring, Step, schedule};
 
-use crate::world::culprit;
+use crate::not_finite::OwnPart;
 use crate::{Error, Phase, Result, Trainer};
 
 /// What a step did.
@@ -70,9 +70,9 @@ impl Trainer {
     pub fn step(&mut self, leave: Leave) -> Result<StepReport> {
         let samples = self.batches.current().running_global_batch_size;
         let micros = self.next_batch()?;
-        self.gradients(micros.len(), |i| &micros[i])?;
-        let own = self.own_stats()?;
-        let sums = self.gather_stats(leave)?;
+        let losses = self.gradients(micros.len(), |i| &micros[i])?;
+        let own = self.gather_stats(leave, losses)?;
+        let sums = self.cx.sum_stats()?;
         let stats = host::read_f32(&*self.cx.device, &self.cx.stream, &sums)?;
         let report = match self.judge(&stats, samples) {
             Err(e @ Error::NotFinite { .. }) => return Err(self.blame(e, own)?),
@@ -100,9 +100,9 @@ impl Trainer {
     /// The same with `n` micro-batches that need not come from data.
     pub fn rehearse_with<'a>(&mut self, n: usize, micro: impl Fn(usize) -> &'a MicroHost) -> Result<()> {
         let samples = self.batches.current().running_global_batch_size;
-        self.gradients(n, micro)?;
-        let _own = self.own_stats()?;
-        let _sums = self.gather_stats(Leave::No)?;
+        let losses = self.gradients(n, micro)?;
+        let _own = self.gather_stats(Leave::No, losses)?;
+        let _sums = self.cx.sum_stats()?;
         self.apply(1.0, 1.0)?;
         self.scheduler.step(samples);
         self.advance(samples)
@@ -119,21 +119,21 @@ impl Trainer {
         Ok(micros)
     }
 
-    /// Gradients of a global batch, summed over all ranks.
-    fn gradients<'a>(&mut self, n: usize, micro: impl Fn(usize) -> &'a MicroHost) -> Result<()> {
+    /// Gradients of a global batch, summed over all ranks; gives the sums of losses before each micro-batch.
+    fn gradients<'a>(&mut self, n: usize, micro: impl Fn(usize) -> &'a MicroHost) -> Result<Option<Tensor>> {
         self.cx.step = self.progress.iteration;
         self.cx.training = true;
         let at = self.world.at.clone();
         at.enter(Phase::ForwardBackward);
         self.timers.start("forward-backward", 1);
-        self.forward_backward(n, micro)?;
+        let losses = self.forward_backward(n, micro)?;
         self.timers.stop("forward-backward");
 
         at.enter(Phase::GradSync);
         self.timers.start("all-grads-sync", 1);
         self.cx.finish_grads()?;
         self.timers.stop("all-grads-sync");
-        Ok(())
+        Ok(losses)
     }
 
     /// Counts a step of so many samples.
@@ -160,20 +160,31 @@ impl Trainer {
         Ok(())
     }
 
-    /// Gradients of a global batch, into zeroed buffers, under the loss scale.
-    fn forward_backward<'a>(&mut self, n: usize, micro: impl Fn(usize) -> &'a MicroHost) -> Result<()> {
+    /// Gradients of a global batch, into zeroed buffers, under the loss scale. Where NaN ends a run, gives the sum of
+    /// losses before each micro-batch, `F32[n]`: it tells which one brought it.
+    fn forward_backward<'a>(&mut self, n: usize, micro: impl Fn(usize) -> &'a MicroHost) -> Result<Option<Tensor>> {
         let steps = steps_of(&self.config.parallel, &self.stage.edges, n)?;
         let cx = &mut self.cx;
         cx.params.zero_grads(&*cx.device, &cx.stream)?;
         cx.begin_grads(n);
         cx.device.fill_bytes(&cx.stream, cx.stats.ptr(), cx.stats.bytes(), 0)?;
         cx.device.ops().fill(&cx.stream, self.scaler.scale(), &mut cx.loss_scale)?;
-        run(cx, &self.stage, &steps, |cx, i| Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, micro(i)))?;
-        Ok(())
+        let losses = match self.config.train.check_for_nan {
+            true => Some(cx.pool.alloc(DType::F32, [n])?),
+            false => None,
+        };
+        run(cx, &self.stage, &steps, |cx, i| {
+            if let Some(losses) = &losses {
+                cx.ops().copy(&cx.stream, &cx.stat(stat::LOSS), &mut losses.view(i, [1]))?;
+            }
+            Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, micro(i))
+        })?;
+        Ok(losses)
     }
 
-    /// All numbers that the host needs from a step, summed over all ranks, to be read at once.
-    fn gather_stats(&mut self, leave: Leave) -> Result<Tensor> {
+    /// Completes this rank's part of all numbers that the host needs from a step. Gives a copy, where it may be asked
+    /// who brought a NaN into the sum.
+    fn gather_stats(&mut self, leave: Leave, losses: Option<Tensor>) -> Result<Option<OwnPart>> {
         self.world.at.enter(Phase::Numbers);
         let cx = &self.cx;
         self.optimizer.gather_grad_squares(cx)?;
@@ -186,31 +197,10 @@ impl Trainer {
         if leave != Leave::No {
             cx.ops().fill(&cx.stream, leave.weight(), &mut cx.stat(stat::LEAVE))?;
         }
-        Ok(cx.sum_stats()?)
-    }
-
-    /// This rank's part of the step's numbers, before they are summed: it tells who brought a NaN.
-    fn own_stats(&self) -> Result<Option<Tensor>> {
-        let cx = &self.cx;
-        if self.world.size() == 1 || !self.config.train.check_for_nan {
-            return Ok(None);
-        }
-        let mut own = cx.pool.alloc(cx.stats.dtype(), *cx.stats.shape())?;
-        cx.ops().copy(&cx.stream, &cx.stats, &mut own)?;
-        Ok(Some(own))
-    }
-
-    /// Of the ranks that all see a sum that is not finite, the one whose part it was keeps the error; if it is nobody's in
-    /// particular (a gradient), rank 0. The others end as its peers.
-    fn blame(&self, e: Error, own: Option<Tensor>) -> Result<Error> {
-        let Some(own) = own else { return Ok(e) };
-        let cx = &self.cx;
-        let own = host::read_f32(&*cx.device, &cx.stream, &own)?;
-        let who = culprit(cx, own[stat::LOSS])?.unwrap_or(0);
-        if who == self.world.rank() {
-            return Ok(e);
-        }
-        Ok(ferrotron_device::Error::Aborted(format!("rank {who}: {e}")).into())
+        let Some(losses) = losses else { return Ok(None) };
+        let mut stats = cx.pool.alloc(cx.stats.dtype(), *cx.stats.shape())?;
+        cx.ops().copy(&cx.stream, &cx.stats, &mut stats)?;
+        Ok(Some(OwnPart { stats, losses }))
     }
 
     fn judge(&self, stats: &[f32], samples: u64) -> Result<StepReport> {
@@ -226,7 +216,8 @@ impl Trainer {
             for (what, value) in [("the loss", f64::from(loss)), ("the gradient norm", grad_norm)] {
                 if !value.is_finite() {
                     let last_good = self.progress.iteration;
-                    return Err(Error::NotFinite { iteration: last_good + 1, what, value, last_good });
+                    let about = String::new();
+                    return Err(Error::NotFinite { iteration: last_good + 1, what, value, last_good, about });
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use ferrotron_base::DType;
-use ferrotron_comm::{Fabric, Options, ReduceOp, ThreadWorld};
+use ferrotron_comm::{Fabric, Options, ThreadWorld};
 use ferrotron_config::settings::ParallelConfig;
 use ferrotron_device::Device;
 use ferrotron_runtime::{Ctx, Groups};
@@ -101,7 +101,7 @@ impl World {
             ep: p.ep,
             etp: p.tp,
             order: Order::TpCpEpDpPp,
-            optimizer_instances: 1,
+            optimizer_instances: p.optimizer_instances,
         };
         let mesh = Mesh::new(layout).map_err(|e| Error::Setting(e.to_string()))?;
         Ok(World { fabric, mesh, at: Arc::default() })
@@ -165,23 +165,6 @@ pub fn agree(cx: &Ctx, number: u32) -> Result<u32> {
     let mut bytes = [0u8; 4];
     cx.device.download(&cx.stream, &t, &mut bytes)?;
     Ok(u32::from_ne_bytes(bytes))
-}
-
-/// The lowest rank whose part of the loss is not finite, told by all to all: who brought a NaN into a sum. All ranks come
-/// here when the sum shows one. `None` when every part is finite.
-pub fn culprit(cx: &Ctx, own_loss: f32) -> Result<Option<usize>> {
-    let world = &cx.groups.world;
-    let (size, rank) = (world.size(), world.rank());
-    // The larger the earlier, 0 for none: a maximum finds the first. Exact in f32.
-    let mine = if own_loss.is_finite() { 0.0 } else { (size - rank) as f32 };
-    if size == 1 {
-        return Ok((mine > 0.0).then_some(0));
-    }
-    let mut t = cx.pool.alloc(DType::F32, [1])?;
-    cx.device.ops().fill(&cx.stream, mine, &mut t)?;
-    let t = world.all_reduce(&cx.stream, t, ReduceOp::Max)?.wait();
-    let first = ferrotron_device::host::read_f32(&*cx.device, &cx.stream, &t)?[0];
-    Ok((first > 0.0).then(|| size - first as usize))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 mod blas;
+mod clients;
 pub mod control;
 mod driver;
 mod launch;

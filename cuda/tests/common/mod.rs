@@ -35,7 +35,7 @@ pub fn kernels() -> bool {
     match build(&kernels_folder(), &default_folder().unwrap()) {
         Ok(_) => true,
         Err(e @ BuildError::NoCompiler) => {
-            eprintln!("NOT RUN: the CUDA device over emulated kernels: {e}");
+            ferrotron_cuda_emulator::say_not_run("the CUDA device over emulated kernels", &e);
             false
         }
         Err(e) => panic!("{e}"),

@@ -77,6 +77,26 @@ operators! {
     fn aclnnMatmul(self_: *const aclTensor, mat2: *const aclTensor, out: *mut aclTensor, cube_math_type: i8);
     /// `out[i] = self[i] @ mat2[i]`, three dims.
     fn aclnnBatchMatMul(self_: *const aclTensor, mat2: *const aclTensor, out: *mut aclTensor, cube_math_type: i8);
+    /// Attention of packed sequences, layout TND: q `[T,N,D]`, k and v `[T,G,D]`, ends of sequences on the host;
+    /// `softmax_max` and `softmax_sum` are `F32[T,N,8]`. Sparse mode 3 takes the triangle `[2048,2048]` as its mask.
+    fn aclnnFlashAttentionVarLenScore(
+        query: *const aclTensor, key: *const aclTensor, value: *const aclTensor, real_shift: *const aclTensor,
+        drop_mask: *const aclTensor, padding_mask: *const aclTensor, atten_mask: *const aclTensor,
+        prefix: *const aclIntArray, actual_seq_q: *const aclIntArray, actual_seq_kv: *const aclIntArray, scale: f64,
+        keep_prob: f64, pre_tokens: i64, next_tokens: i64, head_num: i64, input_layout: *mut c_char,
+        inner_precise: i64, sparse_mode: i64, softmax_max: *const aclTensor, softmax_sum: *const aclTensor,
+        softmax_out: *const aclTensor, attention_out: *const aclTensor,
+    );
+    /// Its gradients.
+    fn aclnnFlashAttentionUnpaddingScoreGrad(
+        query: *const aclTensor, key: *const aclTensor, value: *const aclTensor, dy: *const aclTensor,
+        pse_shift: *const aclTensor, drop_mask: *const aclTensor, padding_mask: *const aclTensor,
+        atten_mask: *const aclTensor, softmax_max: *const aclTensor, softmax_sum: *const aclTensor,
+        softmax_in: *const aclTensor, attention_in: *const aclTensor, prefix: *const aclIntArray,
+        actual_seq_q: *const aclIntArray, actual_seq_kv: *const aclIntArray, scale: f64, keep_prob: f64,
+        pre_tokens: i64, next_tokens: i64, head_num: i64, input_layout: *mut c_char, inner_precise: i64,
+        sparse_mode: i64, dq: *const aclTensor, dk: *const aclTensor, dv: *const aclTensor, dpse: *const aclTensor,
+    );
     /// `out = self + alpha * other`, with broadcasting.
     fn aclnnAdd(self_: *const aclTensor, other: *const aclTensor, alpha: *const aclScalar, out: *mut aclTensor);
     /// `out = self + alpha * other`, other a scalar.
@@ -189,6 +209,6 @@ mod tests {
     fn libraries_without_operators_lack_them_all() {
         let ops = OpApi::load(&[]);
         assert_eq!(ops.lacking(), OpApi::NAMES);
-        assert_eq!(OpApi::NAMES.len(), 40);
+        assert_eq!(OpApi::NAMES.len(), 42);
     }
 }

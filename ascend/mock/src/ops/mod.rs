@@ -1,6 +1,7 @@
 //! The operators, by family.
 
 mod elementwise;
+mod flash;
 mod indexing;
 mod layers;
 mod matmul;

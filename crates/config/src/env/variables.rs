@@ -25,6 +25,8 @@ pub enum Shape {
     HcclAlgo,
     /// `auto`, or port numbers and ranges joined by commas.
     Ports,
+    /// A number above zero.
+    Positive,
     /// Anything.
     Text,
 }
@@ -94,6 +96,8 @@ pub const VARIABLES: &[Variable] = &[
     // threads
     var("OMP_NUM_THREADS", int(1, 65536), Role::Acts, "threads of the CPU device"),
     var("MKL_NUM_THREADS", int(1, 65536), Role::NoEffect("OMP_NUM_THREADS sets the threads of the CPU device"), "threads of Intel MKL"),
+    // this program
+    var("FERROTRON_PEAK_TFLOPS", Shape::Positive, Role::Acts, "peak of one device in dense 16-bit TFLOP/s, for MFU; --peak-tflops wins"),
     // HCCL
     var("HCCL_BUFFSIZE", int(1, 1 << 20), ASCEND, "MB of a communicator's buffer, of which it takes two; HCCL's default is 200"),
     var("HCCL_CONNECT_TIMEOUT", int(120, 7200), ASCEND, "seconds to wait for all ranks to connect"),
@@ -267,6 +271,10 @@ impl Shape {
                 let range = |r: &str| r.split_once('-').map_or_else(|| port(r), |(a, b)| port(a) && port(b));
                 let fine = value == "auto" || value.split(',').all(range);
                 (!fine).then(|| "auto, or ports from 1024 like 60000-60031,61000".to_string())
+            }
+            Shape::Positive => {
+                let fine = value.parse::<f64>().is_ok_and(|x| x > 0.0 && x.is_finite());
+                (!fine).then(|| "a number above zero".to_string())
             }
             Shape::Text => None,
         }

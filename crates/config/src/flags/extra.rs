@@ -22,6 +22,9 @@ pub static OWN: Group = Group { name: "Ferrotron", source: Source::Ferrotron, fl
     Flag::new("--eod-token", "eod_token", Kind::Str, "Token that ends documents, instead of the tokenizer's own"),
     Flag::new("--report", "report", Kind::Str, "HTML page of the run, refreshed while training; report.html in --tensorboard-dir by default, none for no page"),
     Flag::new("--prometheus-port", "prometheus_port", Kind::Int, "Serve the newest numbers at http://HOST:PORT/metrics; off by default"),
+    Flag::new("--peak-tflops", "peak_tflops", Kind::Float, "Peak of one device in dense 16-bit TFLOP/s, of which MFU is a share (else FERROTRON_PEAK_TFLOPS, else what is known of the device)"),
+    Flag::new("--mlflow-dir", "mlflow_dir", Kind::Str, "Write the run into this folder as MLflow's file store, for mlflow ui --backend-store-uri"),
+    Flag::new("--mlflow-experiment", "mlflow_experiment", Kind::Str, "Experiment of the run in --mlflow-dir").or(Fallback::Str("Default")),
     Flag::new("--console", "console", Kind::Str, "One line on standard error, over and over, when that is a terminal and standard output is none")
         .of(&["auto", "off"]).or(Fallback::Str("auto")),
     Flag::new("--config", "config", Kind::Str, "Read flags from YAML files, later ones first; the command line wins over all").takes(Nargs::Some),

@@ -57,7 +57,7 @@ const ACTS: &[&str] = &[
     "--decoder-last-pipeline-num-layers", "--pipeline-model-parallel-layout", "--num-layer-list",
     "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split",
     "--microbatch-group-size-per-virtual-pipeline-stage", "--pipeline-schedule", "--enable-zbh1-pipeline",
-    "--use-distributed-optimizer",
+    "--use-distributed-optimizer", "--num-distributed-optimizer-instances",
     "--zero-stage", "--ds-sequence-parallel-size",
     // data and tokenizer
     "--data-path", "--split", "--train-data-path", "--valid-data-path", "--test-data-path", "--data-args-path",
@@ -81,6 +81,7 @@ const ACTS: &[&str] = &[
     "--log-world-size-to-tensorboard",
     "--wandb-project", "--wandb-exp-name", "--wandb-save-dir", "--wandb-entity", "--profile", "--profile-step-start",
     "--profile-step-end", "--profile-ranks", "--profile-save-path", "--report", "--prometheus-port", "--console",
+    "--peak-tflops", "--mlflow-dir", "--mlflow-experiment",
     "--iterations-to-skip", "--full-validation", "--apply-wd-to-qk-layernorm",
     // ranks
     "--overlap-grad-reduce", "--overlap-param-gather", "--grad-reduce-in-bf16", "--ddp-bucket-size",
@@ -148,8 +149,7 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
             "--use-ring-exchange-p2p", "--cp-comm-type", "--context-parallel-algo", "--use-cp-send-recv-overlap",
             "--no-async-tensor-model-parallel-allreduce", "--disable-async-tensor-model-parallel-allreduce",
             "--no-contiguous-buffers-in-local-ddp", "--use-contiguous-buffers-in-ddp",
-            "--no-scatter-gather-tensors-in-pipeline", "--num-distributed-optimizer-instances",
-            "--pipeline-model-parallel-comm-backend",
+            "--no-scatter-gather-tensors-in-pipeline", "--pipeline-model-parallel-comm-backend",
             "--no-gradient-reduce-div-fusion", "--suggested-communication-unit-size", "--expert-tensor-parallel-size",
             "--zero-reduce-scatter", "--zero-contigious-gradients", "--zero-reduce-bucket-size",
             "--zero-allgather-bucket-size", "--sync-tp-duplicated-parameters", "--data-parallel-random-init",

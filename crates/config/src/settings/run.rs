@@ -69,7 +69,7 @@ pub struct EvalConfig {
 }
 
 /// What is logged, and how often.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LogConfig {
     /// Iterations between log lines.
     pub interval: u64,
@@ -107,8 +107,12 @@ pub struct LogConfig {
     pub prometheus_port: Option<u16>,
     /// A line for people on standard error, when that is a terminal.
     pub console: bool,
+    /// Peak of one device in TFLOP/s, of which MFU is a share; `None` takes what is known of the device.
+    pub peak_tflops: Option<f64>,
     /// Weights & Biases run folder.
     pub wandb: Option<WandbConfig>,
+    /// Folder of MLflow's file store, and the experiment in it.
+    pub mlflow: Option<(PathBuf, String)>,
     /// Chrome trace.
     pub profile: Option<ProfileConfig>,
 }
@@ -178,6 +182,8 @@ pub struct ParallelConfig {
     pub sequence_parallel: bool,
     /// Optimizer state is sharded over data parallel ranks.
     pub distributed_optimizer: bool,
+    /// Copies of the sharded optimizer state: each lies on an equal part of the data parallel ranks.
+    pub optimizer_instances: usize,
     /// `--zero-stage`, if written.
     pub zero_stage: Option<u8>,
     /// Buckets of gradients leave during backward.

@@ -43,7 +43,9 @@ pub(super) fn check(c: &mut Checker) -> LogConfig {
         report: report(c),
         prometheus_port: prometheus_port(c),
         console: c.args.text("console") != Some("off"),
+        peak_tflops: peak_tflops(c),
         wandb: wandb(c),
+        mlflow: mlflow(c),
         profile: profile(c),
     }
 }
@@ -71,6 +73,16 @@ fn prometheus_port(c: &mut Checker) -> Option<u16> {
     legal
 }
 
+/// The flag, else the variable, which is checked where it is read.
+fn peak_tflops(c: &mut Checker) -> Option<f64> {
+    let stated = c.args.float("peak_tflops");
+    if let Some(peak) = stated.filter(|peak| !(*peak > 0.0 && peak.is_finite())) {
+        c.invalid(&["--peak-tflops"], format!("--peak-tflops {peak} is no peak of a device")).legal =
+            Some("a number above 0".into());
+    }
+    stated.or_else(|| c.env.value("FERROTRON_PEAK_TFLOPS")?.trim().parse().ok())
+}
+
 fn wandb(c: &mut Checker) -> Option<WandbConfig> {
     let text = |c: &Checker, dest| c.args.text(dest).unwrap_or_default().to_string();
     let project = text(c, "wandb_project");
@@ -89,6 +101,15 @@ fn wandb(c: &mut Checker) -> Option<WandbConfig> {
         c.notice(NoticeKind::Adjusted, what);
     }
     Some(WandbConfig { project, entity: text(c, "wandb_entity"), name, folder })
+}
+
+fn mlflow(c: &mut Checker) -> Option<(PathBuf, String)> {
+    let experiment = c.args.text("mlflow_experiment").filter(|name| !name.is_empty()).map(str::to_string);
+    let folder = c.path("mlflow_dir");
+    if folder.is_none() && c.args.given("mlflow_experiment") {
+        c.notice(NoticeKind::Adjusted, "--mlflow-experiment without --mlflow-dir: no folder, so nothing is written");
+    }
+    Some((folder?, experiment.unwrap_or_else(|| "Default".into())))
 }
 
 fn profile(c: &mut Checker) -> Option<ProfileConfig> {

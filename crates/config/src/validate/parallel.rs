@@ -91,8 +91,10 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
             "--tp-comm-overlap needs --sequence-parallel and a tensor parallel size above 1",
         );
     }
+    let zero_stage = if c.args.is_set("zero_stage") { c.count_from("zero_stage", 0) } else { None };
+    let distributed_optimizer = c.args.flag("use_distributed_optimizer") || matches!(zero_stage, Some(1 | 3));
     if c.args.flag("overlap_param_gather") {
-        if !c.args.flag("use_distributed_optimizer") {
+        if !distributed_optimizer {
             c.invalid(&["--overlap-param-gather"], "--overlap-param-gather needs --use-distributed-optimizer").why =
                 Some("only a distributed optimizer gathers parameters".into());
         }
@@ -115,7 +117,6 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
             c.invalid(&[flag], format!("{flag} needs {}", wants.join(" and ")));
         }
     }
-    let zero_stage = if c.args.is_set("zero_stage") { c.count_from("zero_stage", 0) } else { None };
     if let Some(stage) = zero_stage {
         if stage > 3 {
             c.invalid(&["--zero-stage"], format!("--zero-stage {stage} does not exist")).legal =
@@ -142,6 +143,7 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
             "no effect: --use-distributed-optimizer (one data-parallel rank has nothing to shard)",
         );
     }
+    let optimizer_instances = instances(c, distributed_optimizer, dp.saturating_mul(cp));
     c.derive_size("world_size", world_size, "WORLD_SIZE");
     c.derive_size("data_parallel_size", dp, "world size / (tp x pp x cp)");
     let rank = c.env.rank;
@@ -160,7 +162,8 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         schedule: ferrotron_schedule::Kind::OneFOneB,
         microbatch_group: pp,
         sequence_parallel,
-        distributed_optimizer: c.args.flag("use_distributed_optimizer") || matches!(zero_stage, Some(1 | 3)),
+        distributed_optimizer,
+        optimizer_instances,
         zero_stage: zero_stage.and_then(|s| u8::try_from(s).ok()),
         overlap_grad_reduce: c.args.flag("overlap_grad_reduce"),
         overlap_param_gather: c.args.flag("overlap_param_gather"),
@@ -174,6 +177,23 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         thread_ranks,
         interface: c.args.text("interface").map(str::to_string),
     }
+}
+
+/// Instances of the distributed optimizer, which divide the `replicas` (0: unknown) that sum their gradients.
+fn instances(c: &mut Checker, distributed_optimizer: bool, replicas: usize) -> usize {
+    const FLAG: &str = "--num-distributed-optimizer-instances";
+    let n = c.size("num_distributed_optimizer_instances").unwrap_or(1);
+    if n > 1 && !distributed_optimizer {
+        c.invalid(&[FLAG], format!("{FLAG} {n} needs --use-distributed-optimizer")).why =
+            Some("an instance is a set of ranks that shard one copy of the optimizer state".into());
+    }
+    if !replicas.is_multiple_of(n) {
+        let v = c.invalid(&[FLAG], "the optimizer instances do not divide the data-parallel ranks");
+        v.arithmetic =
+            Some(format!("{} (with context) % {n} = {}", plural(replicas, "data-parallel rank"), replicas % n));
+        v.legal = Some(format!("{FLAG} {}", list(&divisors(replicas))));
+    }
+    n
 }
 
 fn experts(c: &mut Checker, ep: usize) {

@@ -1,6 +1,6 @@
 //! The division of layers over stages and chunks, and the order of the work.
 
-use ferrotron_schedule::{Kind, LayerSplit, VirtualStages, Way, parse_layout};
+use ferrotron_schedule::{Kind, LayerSplit, LayoutError, VirtualStages, Way, parse_layout};
 
 use super::checker::{Checker, divisors, list, plural};
 use crate::settings::ParallelConfig;
@@ -67,6 +67,11 @@ fn division(c: &mut Checker, layers: usize, pp: usize) -> Option<(Way, Vec<&'sta
         }
         return match parse_layout(&text) {
             Ok(counts) => Some((Way::Virtual(counts), vec![LAYOUT, PP, "--num-layers"])),
+            // Legal upstream.
+            Err(e @ LayoutError::Prediction) => {
+                c.planned(&[LAYOUT], e.to_string());
+                None
+            }
             Err(e) => {
                 c.invalid(&[LAYOUT], e.to_string());
                 None

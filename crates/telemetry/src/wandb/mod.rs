@@ -197,10 +197,18 @@ fn json(value: &Metric) -> String {
     }
 }
 
-/// A text as a JSON value for the configuration.
-pub fn json_text(text: &str) -> String {
+/// A setting as Python prints it, as a JSON value for the configuration: numbers and truths as such, to sort and filter by.
+pub fn json_value(text: &str) -> String {
     let mut out = String::new();
-    push_json_string(text, &mut out);
+    match (text, text.parse::<i64>(), text.parse::<f64>()) {
+        ("True", ..) => out.push_str("true"),
+        ("False", ..) => out.push_str("false"),
+        ("None", ..) => out.push_str("null"),
+        // 007 and +1 are names.
+        (_, Ok(n), _) if n.to_string() == text => out.push_str(text),
+        (_, Err(_), Ok(x)) if x.is_finite() => Metric::Float(x).push_json(&mut out),
+        _ => push_json_string(text, &mut out),
+    }
     out
 }
 

@@ -1,0 +1,16 @@
+//! What Python's own programs make of a run: TensorBoard, MLflow and Weights & Biases read its files, torch starts it. A package
+//! that is missing is an error, never a pass.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::binaries;
+
+/// Runs `python_check.py` with a Python that has the packages.
+pub fn check(root: &Path, python: &str) -> Result<(), String> {
+    let bin = binaries::build(root)?;
+    let script = root.join("xtask/src/python_check.py");
+    let done =
+        Command::new(python).arg(&script).arg(&bin).status().map_err(|e| format!("cannot start {python}: {e}"))?;
+    if done.success() { Ok(()) } else { Err(format!("{} ended with {done}", script.display())) }
+}
