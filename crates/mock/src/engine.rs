@@ -95,6 +95,8 @@ struct StreamState {
 #[derive(Default)]
 struct State {
     host: Clock,
+    /// What any thread of the host has learnt by asking.
+    asked: Clock,
     shadow: Shadow,
     streams: BTreeMap<usize, StreamState>,
     made: usize,
@@ -247,9 +249,10 @@ impl Engine {
         Ok(epoch)
     }
 
-    /// True when the host has waited for something that comes after this.
+    /// True when the host has waited for something that comes after this, or some thread of it has seen it.
     pub fn host_knows(&self, e: Epoch) -> bool {
-        self.state().host.knows(e)
+        let st = self.state();
+        st.host.knows(e) || st.asked.knows(e)
     }
 
     /// The host waits for a mark; `Ok(None)` when it is not reached in time.
@@ -264,6 +267,7 @@ impl Engine {
         let reached = mark.is_reached();
         if reached {
             SEEN.with_borrow_mut(|seen| seen.entry(self.id).or_default().join(&mark.clock));
+            self.state().asked.join(&mark.clock);
         }
         reached
     }

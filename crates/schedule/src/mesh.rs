@@ -366,11 +366,7 @@ impl Mesh {
             GroupKind::PositionEmbedding => dense.groups(&[Pp]).iter().map(|p| p[..1].to_vec()).collect(),
             GroupKind::PartialDataContext => self.parts(dense.groups(&[Dp, Cp])),
             GroupKind::PartialExpertData => self.parts(expert.groups(&[Dp])),
-            GroupKind::AcrossInstances => {
-                let part = expert.dp / self.layout.optimizer_instances;
-                let across = |g: &Vec<usize>, i: usize| g.iter().skip(i).step_by(part).copied().collect();
-                expert.groups(&[Dp]).iter().flat_map(|g| (0..part).map(move |i| across(g, i))).collect()
-            }
+            GroupKind::AcrossInstances => expert.groups(&[Dp]).iter().flat_map(|g| self.across(g)).collect(),
             _ => {
                 let replicas = expert.groups(&[Tp, Ep, Pp]);
                 replicas.chunks(expert.dp / self.layout.optimizer_instances).map(|c| c.concat()).collect()
@@ -380,10 +376,28 @@ impl Mesh {
 
     /// The group of a kind that `rank` is in; `None` for a rank outside all of them (embedding groups).
     pub fn group_of(&self, kind: GroupKind, rank: usize) -> Option<Vec<usize>> {
-        match self.slices(kind) {
-            Some((grid, axes)) => (rank < self.layout.world).then(|| grid.group_of(axes, rank)),
-            None => self.groups(kind).into_iter().find(|g| g.contains(&rank)),
+        if rank >= self.layout.world {
+            return None;
         }
+        if let Some((grid, axes)) = self.slices(kind) {
+            return Some(grid.group_of(axes, rank));
+        }
+        let (pipeline, replicas) = (self.dense.group_of(&[Pp], rank), self.expert.group_of(&[Dp], rank));
+        let own = |groups: Vec<Vec<usize>>| groups.into_iter().find(|g| g.contains(&rank));
+        match kind {
+            GroupKind::Embedding => own(vec![ends(&pipeline)]),
+            GroupKind::PositionEmbedding => own(vec![pipeline[..1].to_vec()]),
+            GroupKind::PartialDataContext => own(self.parts(vec![self.dense.group_of(&[Dp, Cp], rank)])),
+            GroupKind::PartialExpertData => own(self.parts(vec![replicas])),
+            GroupKind::AcrossInstances => own(self.across(&replicas)),
+            _ => own(self.groups(kind)),
+        }
+    }
+
+    /// Of ranks with the same experts, those at the same place in each optimizer instance.
+    fn across(&self, replicas: &[usize]) -> Vec<Vec<usize>> {
+        let part = self.expert.dp / self.layout.optimizer_instances;
+        (0..part).map(|i| replicas.iter().skip(i).step_by(part).copied().collect()).collect()
     }
 
     /// Each group cut in as many parts as there are optimizer instances.

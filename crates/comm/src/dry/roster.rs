@@ -3,7 +3,7 @@
 //! Thousands of ranks do what a few of them do: a trace stands for every rank that has its place in a pipeline. The rules
 //! are those of [`Checked`](crate::Checked): two ranks make the collectives of all groups that they share with the same
 //! arguments and in the same order over these groups, and each message that is sent is received. All pairs of ranks are
-//! looked at; pairs alike in their traces and in what they share are compared once.
+//! covered; pairs alike in their traces and in what they share are compared once.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -32,8 +32,8 @@ pub struct Crossed {
 pub struct Roster {
     /// Names of groups, with their purposes.
     names: Vec<String>,
-    /// Numbers of groups, by name and members.
-    numbers: HashMap<(usize, Vec<usize>), usize>,
+    /// Numbers of groups, by name and first member.
+    numbers: HashMap<(usize, usize), Vec<usize>>,
     /// Members, by number.
     members: Vec<Vec<usize>>,
     seats: Vec<Seat>,
@@ -84,8 +84,11 @@ impl Roster {
             if name >= MOST_GROUPS {
                 return Err(format!("rank {rank} is in more than {MOST_GROUPS} groups"));
             }
-            let number = *self.numbers.entry((name, m.ranks.clone())).or_insert(self.members.len());
-            if number == self.members.len() {
+            let alike = self.numbers.entry((name, m.ranks[0])).or_default();
+            let known = alike.iter().copied().find(|n| self.members[*n] == m.ranks);
+            let number = known.unwrap_or(self.members.len());
+            if known.is_none() {
+                alike.push(number);
                 self.members.push(m.ranks.clone());
             }
             groups.resize(groups.len().max(name + 1), None);
@@ -140,22 +143,31 @@ impl Roster {
         Ok(())
     }
 
-    /// Every pair of ranks, over the groups that both are in.
+    /// Every pair of ranks, over the groups that both are in. Groups of all ranks are shared by every pair: for those that
+    /// share no other, one comparison of their traces is enough.
     fn collectives(&self, readings: &[Reading<'_>]) -> Result<(), String> {
+        let seats: HashMap<usize, &Seat> = self.seats.iter().map(|s| (s.rank, s)).collect();
+        let firsts: BTreeMap<usize, &Seat> = self.seats.iter().rev().map(|s| (s.trace, s)).collect();
+        let whole = |members: &&Vec<usize>| members.len() == self.seats.len();
         let mut seen = HashSet::new();
-        for (i, a) in self.seats.iter().enumerate() {
-            for b in &self.seats[i + 1..] {
-                let mut shared = 0u64;
-                for (name, (x, y)) in a.groups.iter().zip(&b.groups).enumerate() {
-                    if let (Some((x, _)), Some((y, _))) = (x, y) {
-                        shared |= u64::from(x == y) << name;
-                    }
-                }
-                let placed = readings[a.trace].placed || readings[b.trace].placed;
-                let places = placed.then(|| (a.places(shared), b.places(shared)));
-                if shared != 0 && seen.insert((a.trace, b.trace, shared, places)) {
-                    compare(a, b, shared, [&readings[a.trace], &readings[b.trace]])?;
-                }
+        let mut check = |a: &Seat, b: &Seat| {
+            let shared = a.shared(b);
+            let placed = readings[a.trace].placed || readings[b.trace].placed;
+            let places = placed.then(|| (a.places(shared), b.places(shared)));
+            match shared != 0 && seen.insert((a.trace, b.trace, shared, places)) {
+                true => compare(a, b, shared, [&readings[a.trace], &readings[b.trace]]),
+                false => Ok(()),
+            }
+        };
+        for a in firsts.values() {
+            firsts.values().filter(|b| a.rank < b.rank).try_for_each(|b| check(a, b))?;
+        }
+        // A part of an all-to-all may be another for each pair of places: all of them are looked at then.
+        let all_pairs = readings.iter().any(|r| r.placed);
+        for members in self.members.iter().filter(|m| all_pairs || !whole(m)) {
+            let of: Vec<&Seat> = members.iter().filter_map(|rank| seats.get(rank).copied()).collect();
+            for (i, a) in of.iter().enumerate() {
+                of[i + 1..].iter().try_for_each(|b| check(a, b))?;
             }
         }
         Ok(())
@@ -209,6 +221,13 @@ impl Roster {
 }
 
 impl Seat {
+    /// Names of the groups that both ranks are in, as bits.
+    fn shared(&self, other: &Seat) -> u64 {
+        let number = |g: &Option<(usize, usize)>| g.map(|(number, _)| number);
+        let pairs = self.groups.iter().map(number).zip(other.groups.iter().map(number)).enumerate();
+        pairs.fold(0, |bits, (name, (x, y))| bits | u64::from(x.is_some() && x == y) << name)
+    }
+
     /// Places in the groups of a mask.
     fn places(&self, shared: u64) -> Vec<usize> {
         let of = |(name, g): (usize, &Option<(usize, usize)>)| g.filter(|_| shared >> name & 1 == 1).map(|(_, p)| p);
