@@ -97,12 +97,15 @@ fn eight_ranks_over_nccl_train_to_the_losses_of_one_cpu_rank() {
     let ranks = "--thread-ranks 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel \
                  --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather";
     let eight = clean(&mut on("cuda", &home, &format!("{words} {ranks}")));
-    let one = clean(&mut on("cpu", &home, words));
+    // two tensor-parallel ranks pad the vocabulary to 256
+    let one = clean(&mut on("cpu", &home, &format!("{words} --make-vocab-size-divisible-by 256")));
     let (eight, one) = (numbers(&eight), numbers(&one));
     assert!(eight.len() == 8 && one.len() == 8, "{eight:?} {one:?}");
-    // sums over ranks run in another order
-    let worst = eight.iter().zip(&one).map(|(a, b)| (a - b).abs() / b.abs()).fold(0.0, f64::max);
-    assert!(worst <= 2e-5, "{worst}: {eight:?} {one:?}");
+    // sums over ranks run in another order; of every other number, the gradients' norm, three digits are printed
+    for (i, (a, b)) in eight.iter().zip(&one).enumerate() {
+        let bound = if i % 2 == 0 { 2e-5 } else { 2e-3 };
+        assert!((a - b).abs() <= bound * b, "{i}: {eight:?} {one:?}");
+    }
 }
 
 #[test]

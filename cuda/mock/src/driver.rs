@@ -109,6 +109,7 @@ calls! {
             sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 9,
             sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => 0,
             sys::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => MOST_SHARED as c_int,
+            sys::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED => 1,
             _ => return Err(code::INVALID_VALUE),
         };
         // SAFETY: out-parameter.
