@@ -16,6 +16,8 @@ use crate::stream::{AscendStream, Core};
 /// One rank's Ascend device.
 pub struct AscendDevice {
     info: DeviceInfo,
+    /// Bytes of memory, the part that others use included.
+    total: usize,
     shared: Arc<Shared>,
     ops: AscendOps,
 }
@@ -42,9 +44,10 @@ impl AscendDevice {
         let shared = Arc::new(Shared::open(cann, ordinal, options)?);
         let version = shared.cann.version.clone().unwrap_or_else(|| "of unknown version".into());
         let model = format!("{} (CANN {version})", shared.cann.chip());
-        let info = DeviceInfo { name: shared.name.clone(), model, memory: info(&shared).0, computes: true };
+        let (free, total) = info(&shared);
+        let info = DeviceInfo { name: shared.name.clone(), model, memory: free, computes: true };
         let ops = AscendOps { bf16: has_bf16(&shared.cann.chip()) };
-        Ok(AscendDevice { info, shared, ops })
+        Ok(AscendDevice { info, total, shared, ops })
     }
 
     /// Operators sum in a fixed order.
@@ -80,7 +83,7 @@ impl Device for AscendDevice {
     }
 
     fn describe(&self) -> Vec<String> {
-        describe(&self.shared, &self.info)
+        describe(&self.shared, &self.info, self.total)
     }
 
     fn ops(&self) -> &dyn Ops {

@@ -86,6 +86,7 @@ impl<'a> Launch<'a> {
         let size = match dtype {
             acl::ACL_BOOL => 1,
             acl::ACL_BF16 | acl::ACL_FLOAT16 => 2,
+            acl::ACL_INT64 => 8,
             _ => 4,
         };
         let bytes = dims.iter().product::<usize>() * size;

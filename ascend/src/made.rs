@@ -30,7 +30,7 @@ pub const MADE: &[(&str, &str)] = &[
     ("embedding", "Adds, Cast, Clamp, Embedding, EqScalar, GeScalar, InplaceAdd, InplaceCopy, InplaceFillScalar, LtScalar, Mul, SWhere"),
     ("embedding_backward", "Adds, Cast, Clamp, EmbeddingDenseBackward, EqScalar, GeScalar, InplaceAdd, InplaceCopy, InplaceFillScalar, LtScalar, Mul, SWhere"),
     ("fill", "InplaceFillScalar"),
-    ("gemm", "InplaceAdd, InplaceCopy, InplaceZero, Matmul, Muls"),
+    ("gemm", "Matmul, Addmm, GroupedMatmulAdd, InplaceAdd, InplaceCopy, InplaceFillScalar, InplaceZero, Muls"),
     ("glu", "GeluV2, InplaceCopy, Mul, Muls, Relu, Silu, SwiGlu"),
     ("glu_backward", "GeluBackwardV2, GeluV2, InplaceCopy, Mul, Muls, Relu, Silu, SiluBackward, SwiGluGrad, ThresholdBackward"),
     ("layer_norm", "Adds, InplaceCopy, LayerNorm"),
@@ -52,10 +52,20 @@ pub fn parts(list: &str) -> impl Iterator<Item = String> + '_ {
 }
 
 /// Device, versions, memory, and a line for each op.
-pub fn describe(shared: &Shared, info: &DeviceInfo) -> Vec<String> {
+pub fn describe(shared: &Shared, info: &DeviceInfo, total: usize) -> Vec<String> {
     let name = &info.name;
     let gib = |bytes: usize| bytes as f64 / (1u64 << 30) as f64;
     let mut lines = vec![format!("{name}: {}, {:.1} GiB of memory free", info.model, gib(info.memory))];
+    // the driver's own share is a few percent
+    let taken = total.saturating_sub(info.memory);
+    if taken > total / 10 {
+        lines.push(format!(
+            "{name}: warning: {:.1} of {:.1} GiB were in use before this program came: is another job on the device? HCCL does \
+             not share devices (507049), and a process that hangs keeps its memory (npu-smi info)",
+            gib(taken),
+            gib(total)
+        ));
+    }
     let lacking = shared.cann.acl.lacking();
     if !lacking.is_empty() {
         lines.push(format!("{name}: this release has no {}", lacking.join(", ")));

@@ -17,6 +17,9 @@ macro_rules! step {
 }
 pub(crate) use step;
 
+/// Groups of `aclnnGroupedMatmulAdd` are along K.
+const SPLIT_K: i64 = 2;
+
 impl Launch<'_> {
     /// `out = a + alpha b`, with broadcasting.
     pub fn add(&mut self, a: &View, b: &View, alpha: impl Into<Number>, out: &View) -> Result<()> {
@@ -112,7 +115,7 @@ impl Launch<'_> {
     }
 
     /// `out = value`.
-    pub fn fill(&mut self, out: &View, value: f32) -> Result<()> {
+    pub fn fill(&mut self, out: &View, value: impl Into<Number>) -> Result<()> {
         let (z, s) = (self.tensor(out)?, self.number(value));
         step!(self, aclnnInplaceFillScalar; [out]; z, s)
     }
@@ -121,6 +124,32 @@ impl Launch<'_> {
     pub fn matmul(&mut self, a: &View, b: &View, out: &View) -> Result<()> {
         let (x, y, z) = (self.tensor(a)?, self.tensor(b)?, self.tensor(out)?);
         step!(self, aclnnMatmul; [a, b, out]; x, y, z, acl::KEEP_DTYPE)
+    }
+
+    /// True when this release has [`Launch::addmm`].
+    pub fn has_addmm(&self) -> bool {
+        self.core().shared.cann.ops.aclnnAddmm.is_some()
+    }
+
+    /// `out = bias + a @ b`, two dims each, bias one.
+    pub fn addmm(&mut self, bias: &View, a: &View, b: &View, out: &View) -> Result<()> {
+        let (c, x, y, z) = (self.tensor(bias)?, self.tensor(a)?, self.tensor(b)?, self.tensor(out)?);
+        let (beta, alpha) = (self.number(1.0), self.number(1.0));
+        step!(self, aclnnAddmm; [bias, a, b, out]; c, x, y, beta, alpha, z, acl::KEEP_DTYPE)
+    }
+
+    /// True when this release has [`Launch::matmul_add`].
+    pub fn has_matmul_add(&self) -> bool {
+        self.core().shared.cann.ops.aclnnGroupedMatmulAdd.is_some()
+    }
+
+    /// `out += x^T @ y`: x `[K,M]` and y `[K,N]` of 16 bits, out float32.
+    pub fn matmul_add(&mut self, x: &View, y: &View, out: &View) -> Result<()> {
+        // ends of the groups along K: one group
+        let ends = self.scratch(acl::ACL_INT64, &[1])?;
+        self.fill(&ends, Number::I64(x.dims[0] as i64))?;
+        let (a, b, e, c) = (self.tensor(x)?, self.tensor(y)?, self.tensor(&ends)?, self.tensor(out)?);
+        step!(self, aclnnGroupedMatmulAdd; [x, y, out]; a, b, e, c, true, false, SPLIT_K)
     }
 
     /// Sum over a dim, which stays as 1, in float32.

@@ -100,6 +100,13 @@ fn out_of_memory_is_told_as_such() {
         other => panic!("{other:?}"),
     }
     persistent(&*device, &s, "parameters", DType::F32, 1000).unwrap();
+    // who comes to a device that is in use is told
+    let warned =
+        || common::open(&home, 3, None).describe().iter().any(|l| l.contains("were in use before this program"));
+    assert!(!warned());
+    let held = persistent(&*device, &s, "parameters", DType::F32, 256 << 20).unwrap();
+    assert!(warned());
+    drop(held);
     common::remove(&home);
 }
 

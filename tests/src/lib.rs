@@ -65,8 +65,16 @@ pub fn rig(device: Arc<dyn Device>, c: &ModelConfig, dtype: DType) -> Result<Rig
     let whole = ChunkPlan { blocks: 0..c.num_layers, embedding: true, head: true };
     let mut models = build(&mut Builder::new(&mut table, &device, &stream, &groups, false), c, &[whole])?;
     let model = models.pop().expect("one chunk");
-    let options =
-        StoreOptions { dtype, dp_size: 1, dp_rank: 0, shard_optimizer: false, bucket_elements: 1 << 20, seed: 1234 };
+    let options = StoreOptions {
+        dtype,
+        dp_size: 1,
+        dp_rank: 0,
+        expert_dp_size: 1,
+        expert_dp_rank: 0,
+        shard_optimizer: false,
+        bucket_elements: 1 << 20,
+        seed: 1234,
+    };
     let params = ParamStore::new(table, options, &*device, &stream)?;
     let o = CtxOptions {
         dtype,
@@ -92,7 +100,9 @@ pub fn plain_batch(ids: &[i32], labels: &[i32], s: usize, first_sample: usize, m
         offset: (0..t).map(|i| (i % s) as i32).collect(),
         mask: vec![1.0; t],
         weight: vec![1.0 / (t * micro_batches) as f32; t],
+        aux_weight: 1.0 / micro_batches as f32,
         cu_seqlens: (0..=t / s).map(|i| (i * s) as i32).collect(),
+        context: None,
     }
 }
 
@@ -132,7 +142,9 @@ impl Rig {
         cx.device.fill_bytes(&cx.stream, cx.stats.ptr(), cx.stats.bytes(), 0)?;
         let pipe = Pipe { stage: 0, stages: 1, chunks: 1, microbatches: batches.len(), group: 1 };
         let steps = schedule(Kind::OneFOneB, &pipe).expect("a legal schedule");
-        run(cx, &self.stage, &steps, |cx, i| Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &batches[i]))?;
+        run(cx, &self.stage, &self.stage.edges, &steps, |cx, i| {
+            Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &batches[i])
+        })?;
         let stats = self.stats()?;
         Ok(stats[stat::LOSS] / stats[stat::TOKENS])
     }

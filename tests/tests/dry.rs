@@ -23,7 +23,7 @@ const MODEL: &str = "--num-layers 4 --hidden-size 32 --ffn-hidden-size 48 --num-
     --train-iters 3 --lr 1e-2 --eval-iters 0";
 const STEPS: usize = 2; // the first learns what the second overlaps
 
-const LAYOUTS: [(usize, &str); 17] = [
+const LAYOUTS: [(usize, &str); 21] = [
     (1, ""),
     (2, "--ddp-bucket-size 500"),
     (4, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 500"),
@@ -38,6 +38,17 @@ const LAYOUTS: [(usize, &str); 17] = [
         8,
         "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel \
          --untie-embeddings-and-output-weights",
+    ),
+    (4, "--tensor-model-parallel-size 4 --group-query-attention --num-query-groups 2 --add-qkv-bias"),
+    (4, "--context-parallel-size 2 --tensor-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer"),
+    (
+        4,
+        "--context-parallel-size 2 --pipeline-model-parallel-size 2 --recompute-granularity selective \
+         --reset-position-ids --reset-attention-mask --eod-mask-loss",
+    ),
+    (
+        4,
+        "--zero-stage 3 --context-parallel-size 2 --tensor-model-parallel-size 2 --group-query-attention --num-query-groups 1",
     ),
     (2, "--bf16 --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"),
     (4, "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 --bf16"),

@@ -1,8 +1,9 @@
-//! Matrix products: `aclnnMatmul`, and what the contract adds to it.
+//! Matrix products: `aclnnMatmul`; with a bias `aclnnAddmm`; 16-bit inputs summed in float32 `aclnnGroupedMatmulAdd`, with one
+//! group. What these do not do is composed.
 
 use ferrotron_acl_sys as acl;
 use ferrotron_device::ops::{Gemm, GemmOps};
-use ferrotron_device::{Result, Stream, Tensor};
+use ferrotron_device::{DType, Result, Stream, Tensor};
 
 use crate::device::AscendOps;
 use crate::launch::Launch;
@@ -18,8 +19,23 @@ impl GemmOps for AscendOps {
         let (av, bv) = (View::of(a, &[a.rows(), a.cols()]), View::of(b, &[b.rows(), b.cols()]));
         let cv = View::of(c, &[m, n]);
         let turned = |v: &View, trans: bool| if trans { v.transposed() } else { v.clone() };
-        if k > 0 && bias.is_none() && g.alpha == 1.0 && g.beta == 0.0 && c.dtype() == a.dtype() {
-            return l.matmul(&turned(&av, g.trans_a), &turned(&bv, g.trans_b), &cv);
+        let (same, short) = (c.dtype() == a.dtype(), matches!(a.dtype(), DType::BF16 | DType::F16));
+        if k > 0 && g.alpha == 1.0 {
+            let (x, y) = (turned(&av, g.trans_a), turned(&bv, g.trans_b));
+            match bias {
+                None if g.beta == 0.0 && same => return l.matmul(&x, &y, &cv),
+                Some(bias) if g.beta == 0.0 && same && short && bias.dtype() == a.dtype() && l.has_addmm() => {
+                    return l.addmm(&View::of(bias, &[n]), &x, &y, &cv);
+                }
+                // 16-bit inputs, float32 sums: the weights' gradients and the logits
+                None if short && c.dtype() == DType::F32 && [0.0, 1.0].contains(&g.beta) && l.has_matmul_add() => {
+                    if g.beta == 0.0 {
+                        l.zero(&cv)?;
+                    }
+                    return l.matmul_add(&x.transposed(), &y, &cv);
+                }
+                _ => {}
+            }
         }
         // the product in float32, then the rest, and one rounding into C
         let p = l.f32(&[m, n])?;

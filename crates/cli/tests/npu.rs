@@ -9,18 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{TINY, Temp, clean, difference, losses, program, text};
-
-/// An installation of CANN that is the mock, in a folder as the vendor's installer makes it.
-fn cann(home: &Path) {
-    let exe = std::env::current_exe().unwrap();
-    let library = exe.parent().unwrap().join("libferrotron_ascend_mock.so");
-    let lib = home.join("lib64");
-    std::fs::create_dir_all(&lib).unwrap();
-    for name in ["libascendcl.so", "libnnopbase.so", "libopapi.so", "libhccl.so"] {
-        std::os::unix::fs::symlink(&library, lib.join(name)).unwrap();
-    }
-}
+use common::{TINY, Temp, cann, clean, difference, losses, program, text};
 
 /// The tiny command line on a device, without dropout, whose probability is the only thing that differs between tests.
 fn on(device: &str, home: &Path, words: &str) -> Command {
@@ -95,6 +84,19 @@ fn the_doctor_finds_devices_and_what_ails_them() {
     let (code, out) = doctor("2:task:aclnnMatmul#1=507015");
     assert_eq!(code, Some(1), "{out}");
     assert!(out.contains("npu:2: the self-test failed: npu:2: aclrtSynchronizeStream: 507015"), "{out}");
+}
+
+#[test]
+fn a_chip_without_bf16_refuses_it_before_training() {
+    let t = Temp::new("npu-910a");
+    cann(&t.path("cann"));
+    let words = "--bf16 --train-iters 1 --lr-warmup-iters 0";
+    let out = on("npu", &t.path("cann"), words).env("FERROTRON_MOCK_SOC", "Ascend910PremiumA").output().unwrap();
+    let e = text(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{e}");
+    assert!(e.contains("npu:0 (Ascend910PremiumA (CANN 8.5.0)) does not store BF16; use --fp16"), "{e}");
+    let words = "--train-iters 1 --lr-warmup-iters 0";
+    clean(on("npu", &t.path("cann"), words).env("FERROTRON_MOCK_SOC", "Ascend910PremiumA"));
 }
 
 #[test]

@@ -41,6 +41,21 @@ fn every_way_to_divide_gives_the_layers_of_each_virtual_stage() {
         (2, "--num-layers 5 --pipeline-model-parallel-layout Et*2|(t|)*2tL", vec![2, 1, 1, 1], "interleaved"),
         (4, "--num-layers 4 --num-layer-list 1,1,2,0", vec![1, 1, 2, 0], "1f1b"),
         (4, "--num-layers 5 --deepspeed", vec![2, 1, 1, 1], "1f1b"),
+        (4, "--num-layers 5 --pp-partition-method type:transformer", vec![2, 1, 1, 1], "1f1b"),
+        // Embedding and the tied head, an embedding again, count as a layer each; an untied head does not.
+        (4, "--num-layers 6 --pp-partition-method type:transformer|embedding", vec![1, 2, 2, 1], "1f1b"),
+        (
+            3,
+            "--num-layers 5 --pp-partition-method type:Transformer|Embedding --untie-embeddings-and-output-weights",
+            vec![1, 2, 2],
+            "1f1b",
+        ),
+        // Embedding, five layers, norm, head: two a stage.
+        (4, "--num-layers 5 --pp-partition-method uniform", vec![1, 2, 2, 0], "1f1b"),
+        // 10,240 in the embedding, 49,984 in a layer (12 H^2 + 13 H), 8,320 in norm and head.
+        (3, "--num-layers 8 --pp-partition-method parameters", vec![2, 3, 3], "1f1b"),
+        // 128,000 rows weigh more than all layers.
+        (3, "--num-layers 8 --pp-partition-method parameters --vocab-size 128000", vec![0, 8, 0], "1f1b"),
         (2, "--num-layers 4 --pipeline-schedule zb-h1", vec![2, 2], "zb-h1"),
         (2, "--num-layers 4 --enable-zbh1-pipeline", vec![2, 2], "zb-h1"),
         (2, "--num-layers 4 --num-virtual-stages-per-pipeline-rank 2 --pipeline-schedule gpipe", vec![1; 4], "gpipe"),
@@ -79,6 +94,14 @@ fn contradictions_are_named() {
             2,
             "--num-layers 4 --pipeline-model-parallel-layout Ett|ttL --account-for-loss-in-pipeline-split",
             "not with --account-for",
+        ),
+        (2, "--num-layers 4 --pp-partition-method even", "'even' is no way to divide layers"),
+        (2, "--num-layers 4 --pp-partition-method type:embedding", "counts no transformer layer"),
+        (2, "--num-layers 4 --pp-partition-method type:trans.*", "regular expressions beyond words"),
+        (
+            2,
+            "--num-layers 4 --pp-partition-method uniform --num-virtual-stages-per-pipeline-rank 2",
+            "not with other flags that divide them",
         ),
         (2, "--num-layers 4 --num-layer-list 2,2 --num-layers-per-virtual-pipeline-stage 1", "not with virtual stages"),
         (

@@ -254,13 +254,14 @@ impl AttentionOps for DryOps {
     }
 }
 
-/// `products` matrix products of `[max_len, D] x [D, keys]` a head: half of them masked when causal. An upper bound
-/// for packed sequences, whose lengths are on the device.
+/// `products` matrix products of `[max_len, D] x [D, keys]` a head: half of them masked when causal, where there are as
+/// many queries as keys. An upper bound for packed sequences, whose lengths are on the device.
 fn attention_flops(a: &AttentionArgs<'_>, products: usize) -> usize {
     let d = &a.dims;
     let keys = d.window.unwrap_or(d.max_len).min(d.max_len);
     let full = products * 2 * a.q.rows() * d.heads * d.head_dim * keys;
-    if d.causal && d.window.is_none() { full / 2 } else { full }
+    let triangle = d.causal && d.window.is_none() && a.q.rows() == a.k.rows();
+    if triangle { full / 2 } else { full }
 }
 
 impl ActivationOps for DryOps {
@@ -342,6 +343,65 @@ impl CrossEntropyOps for DryOps {
         dz: &mut Tensor,
     ) -> Result<()> {
         cross_entropy::check_backward(z, labels, lse, weight, scale, dz).map(|_| ())
+    }
+}
+
+impl MoeOps for DryOps {
+    fn route(
+        &self,
+        _: &Stream,
+        _: bool,
+        z: &Tensor,
+        scores: &mut Tensor,
+        lse: &mut Tensor,
+        experts: &mut Tensor,
+        weights: &mut Tensor,
+    ) -> Result<()> {
+        moe::check_route(z, scores, lse, experts, weights).map(|_| ())
+    }
+    fn route_backward(&self, _: &Stream, g: RouteGrads<'_>, dz: &mut Tensor) -> Result<()> {
+        moe::check_route_backward(&g, dz).map(|_| ())
+    }
+    fn sort_by_expert(
+        &self,
+        _: &Stream,
+        experts: &Tensor,
+        counts: &mut Tensor,
+        slots: &mut Tensor,
+        place: &mut Tensor,
+    ) -> Result<()> {
+        moe::check_sort(experts, counts, slots, place).map(|_| ())
+    }
+    fn load_balance(
+        &self,
+        _: &Stream,
+        scores: &Tensor,
+        counts: &Tensor,
+        tokens: usize,
+        chosen: usize,
+        slope: &mut Tensor,
+        loss: &mut Tensor,
+    ) -> Result<()> {
+        moe::check_load_balance(scores, counts, tokens, chosen, slope, loss).map(|_| ())
+    }
+    fn gather_rows(&self, _: &Stream, x: &Tensor, index: &Tensor, per: usize, y: &mut Tensor) -> Result<()> {
+        moe::check_gather(x, index, per, y).map(|_| ())
+    }
+    fn combine(&self, _: &Stream, rows: &Tensor, place: &Tensor, w: Option<&Tensor>, y: &mut Tensor) -> Result<()> {
+        moe::check_combine(rows, place, w, y).map(|_| ())
+    }
+    fn combine_backward(
+        &self,
+        _: &Stream,
+        dy: &Tensor,
+        rows: &Tensor,
+        slots: &Tensor,
+        place: &Tensor,
+        weights: &Tensor,
+        d_rows: &mut Tensor,
+        d_weights: &mut Tensor,
+    ) -> Result<()> {
+        moe::check_combine_backward(dy, rows, slots, place, weights, d_rows, d_weights).map(|_| ())
     }
 }
 

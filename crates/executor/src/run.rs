@@ -46,10 +46,13 @@ struct Waiting {
 }
 
 /// Runs the steps in order. `micro` makes a micro-batch when its first step comes; it is dropped after its last.
-/// Gradients accumulate in the parameter store, losses in the step's statistics.
+/// Gradients accumulate in the parameter store, losses in the step's statistics. Steps that only go forward, with
+/// `cx.training` off, keep nothing for a backward. Messages are of `edges`, the stage's own but for evaluation, whose
+/// micro-batches may be of another size.
 pub fn run(
     cx: &mut Ctx,
     stage: &Stage,
+    edges: &Edges,
     steps: &[Step],
     mut micro: impl FnMut(&mut Ctx, usize) -> Result<Micro>,
 ) -> Result<()> {
@@ -62,7 +65,7 @@ pub fn run(
             let m = micro(cx, mb)?;
             micros.insert(mb, m);
         }
-        perform(cx, stage, &mut w, step, (chunk, mb), micros.get(&mb))?;
+        perform(cx, (stage, edges), &mut w, step, (chunk, mb), micros.get(&mb))?;
         if step.computes() {
             let n = left.get_mut(&mb).ok_or_else(|| missing("count of steps", (chunk, mb)))?;
             *n -= 1;
@@ -74,63 +77,52 @@ pub fn run(
     Ok(())
 }
 
-/// Runs one micro-batch forward through all chunks, keeping nothing: evaluation. Receives from the stage before and
-/// sends to the stage after, where there are such. Gives what the last layer of the model gives, on its stage.
-pub fn forward_only(cx: &mut Ctx, stage: &Stage, mb: &Micro) -> Result<Flow> {
-    // Evaluation may have micro-batches of another size.
-    let shares = if cx.sequence_parallel { cx.groups.tp.size() } else { 1 };
-    let edges = Edges { rows: mb.tokens() / shares, ..stage.edges };
-    let mut x = Flow::Empty;
-    for (c, chunk) in stage.chunks.iter().enumerate() {
-        if let Neighbour::Stage { .. } = edges.before(c) {
-            x = Flow::InFlight(edges.recv(cx, Way::Forward, c)?);
-        }
-        for layer in &chunk.layers {
-            (x, _) = layer.forward_any(cx, mb, x)?;
-        }
-        if let Neighbour::Stage { .. } = edges.after(c) {
-            let y = Tensor::from_flow(std::mem::replace(&mut x, Flow::Empty))?;
-            drop(edges.send(cx, Way::Forward, c, y)?.wait());
-        }
-    }
-    Ok(x)
-}
-
-fn perform(cx: &mut Ctx, stage: &Stage, w: &mut Waiting, step: &Step, at: At, mb: Option<&Micro>) -> Result<()> {
+fn perform(
+    cx: &mut Ctx,
+    (stage, edges): (&Stage, &Edges),
+    w: &mut Waiting,
+    step: &Step,
+    at: At,
+    mb: Option<&Micro>,
+) -> Result<()> {
     let layers = &stage.chunks.get(at.0).ok_or_else(|| missing("chunk", at))?.layers;
     let mb = || mb.ok_or_else(|| missing("micro-batch", at));
     match step {
         Step::RecvForward { .. } => {
-            w.inputs.insert(at, Flow::InFlight(stage.edges.recv(cx, Way::Forward, at.0)?));
+            w.inputs.insert(at, Flow::InFlight(edges.recv(cx, Way::Forward, at.0)?));
         }
         Step::RecvBackward { .. } => {
-            w.d_outputs.insert(at, Flow::InFlight(stage.edges.recv(cx, Way::Backward, at.0)?));
+            w.d_outputs.insert(at, Flow::InFlight(edges.recv(cx, Way::Backward, at.0)?));
         }
         Step::SendForward { .. } => {
             let y = Tensor::from_flow(w.outputs.remove(&at).ok_or_else(|| missing("output", at))?)?;
-            hold(&mut w.sent_forward, stage.edges.in_flight, stage.edges.send(cx, Way::Forward, at.0, y)?);
+            hold(&mut w.sent_forward, edges.in_flight, edges.send(cx, Way::Forward, at.0, y)?);
         }
         Step::SendBackward { .. } => {
             let dx = Tensor::from_flow(w.d_inputs.remove(&at).ok_or_else(|| missing("input gradient", at))?)?;
-            hold(&mut w.sent_backward, stage.edges.in_flight, stage.edges.send(cx, Way::Backward, at.0, dx)?);
+            hold(&mut w.sent_backward, edges.in_flight, edges.send(cx, Way::Backward, at.0, dx)?);
         }
         Step::Forward { .. } => {
-            let mut x = input(w.inputs.remove(&at), stage.edges.before(at.0), "input", at)?;
+            let mut x = input(w.inputs.remove(&at), edges.before(at.0), "input", at)?;
             let mut saved = Vec::with_capacity(layers.len());
             for layer in layers {
                 let (y, s) = layer.forward_any(cx, mb()?, x)?;
-                saved.push(s);
+                if cx.training {
+                    saved.push(s);
+                }
                 x = y;
             }
-            w.saved.insert(at, saved);
-            match stage.edges.after(at.0) {
+            if cx.training {
+                w.saved.insert(at, saved);
+            }
+            match edges.after(at.0) {
                 Neighbour::Stage { .. } => drop(w.outputs.insert(at, x)),
                 Neighbour::Here => drop(w.inputs.insert((at.0 + 1, at.1), x)),
                 Neighbour::End => {}
             }
         }
-        Step::Backward { .. } => backward(cx, stage, w, at, mb()?, WeightGrads::Now)?,
-        Step::BackwardInput { .. } => backward(cx, stage, w, at, mb()?, WeightGrads::Later)?,
+        Step::Backward { .. } => backward(cx, (stage, edges), w, at, mb()?, WeightGrads::Now)?,
+        Step::BackwardInput { .. } => backward(cx, (stage, edges), w, at, mb()?, WeightGrads::Later)?,
         Step::BackwardWeight { .. } => {
             let grads = w.grads.remove(&at).ok_or_else(|| missing("deferred weight gradients", at))?;
             for (layer, g) in layers.iter().zip(grads).rev() {
@@ -141,10 +133,17 @@ fn perform(cx: &mut Ctx, stage: &Stage, w: &mut Waiting, step: &Step, at: At, mb
     Ok(())
 }
 
-fn backward(cx: &mut Ctx, stage: &Stage, w: &mut Waiting, at: At, mb: &Micro, when: WeightGrads) -> Result<()> {
+fn backward(
+    cx: &mut Ctx,
+    (stage, edges): (&Stage, &Edges),
+    w: &mut Waiting,
+    at: At,
+    mb: &Micro,
+    when: WeightGrads,
+) -> Result<()> {
     let saved = w.saved.remove(&at).ok_or_else(|| missing("saved activations", at))?;
     let layers = &stage.chunks[at.0].layers;
-    let mut dy = input(w.d_outputs.remove(&at), stage.edges.after(at.0), "output gradient", at)?;
+    let mut dy = input(w.d_outputs.remove(&at), edges.after(at.0), "output gradient", at)?;
     let mut grads = vec![];
     cx.when = when;
     for (layer, s) in layers.iter().zip(saved).rev() {
@@ -159,7 +158,7 @@ fn backward(cx: &mut Ctx, stage: &Stage, w: &mut Waiting, at: At, mb: &Micro, wh
         grads.reverse();
         w.grads.insert(at, grads);
     }
-    match stage.edges.before(at.0) {
+    match edges.before(at.0) {
         Neighbour::Stage { .. } => drop(w.d_inputs.insert(at, dy)),
         Neighbour::Here => drop(w.d_outputs.insert((at.0 - 1, at.1), dy)),
         Neighbour::End => {}

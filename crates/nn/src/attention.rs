@@ -1,15 +1,19 @@
 //! Self-attention: fused qkv projection, optional q/k norm, optional rotation, core attention, output projection.
 //! (megatron/core/transformer/attention.py, `SelfAttention`.)
+//!
+//! Heads are split over the tensor-parallel group. Where it has more ranks than there are KV groups, consecutive ranks
+//! split the queries of one group and each holds its key and value head: rows of the qkv projection that the others hold
+//! too. Each rank has the gradient that comes from its own queries; they are summed over these ranks only.
 
 use ferrotron_base::philox::hash_name;
 use ferrotron_device::ops::QkvDims;
 use ferrotron_device::{Result, Tensor};
-use ferrotron_runtime::{Ctx, Layer, Micro, Tensors};
+use ferrotron_runtime::{Ctx, Layer, Micro, Tensors, kv_sharers};
 
 use crate::compose::SavesInput;
 use crate::linear::LinearGrad;
 use crate::{
-    Builder, ColumnLinear, CoreAttention, LinearSpec, Norm, NormConfig, Qkv, Recompute, Rope, RowLinear, Sees,
+    Builder, ColumnLinear, CoreAttention, LinearSpec, Norm, NormConfig, OwnRows, Qkv, Recompute, Rope, RowLinear, Sees,
 };
 
 /// Shape and options of a self-attention layer. Heads and groups of all ranks.
@@ -76,10 +80,10 @@ impl Tensors for AttentionSaved {
 impl SelfAttention {
     /// Registers the parameters under `name` (`decoder.layers.3.self_attention`).
     pub fn new(b: &mut Builder<'_>, name: &str, c: &AttentionConfig) -> SelfAttention {
-        let (heads, groups) = (c.heads / b.tp_size, c.groups / b.tp_size);
-        let dims = QkvDims { heads, groups, head_dim: c.head_dim };
+        let (dims, own) = own_heads(c, b.tp_rank, b.tp_size);
+        let QkvDims { heads, groups, .. } = dims;
         let fused = (c.heads + 2 * c.groups) * c.head_dim;
-        let qkv = ColumnLinear::new(
+        let qkv = ColumnLinear::with_rows(
             b,
             &LinearSpec {
                 name: &format!("{name}.linear_qkv"),
@@ -88,6 +92,7 @@ impl SelfAttention {
                 bias: c.qkv_bias,
                 std: c.std,
             },
+            &own,
         );
         let qk_norm = c.qk_norm.map(|norm| {
             let mut of = |which| Norm::new(b, &format!("{name}.{which}_layernorm"), c.head_dim, norm, Sees::Heads);
@@ -121,6 +126,31 @@ impl SelfAttention {
         let kv = || cx.alloc([t, d.groups, d.head_dim]);
         Ok(Qkv { q: cx.alloc([t, d.heads, d.head_dim])?, k: kv()?, v: kv()? })
     }
+}
+
+/// The heads of one of `tp` ranks, and its rows of the fused projection, whose groups lie one after the other: queries,
+/// key, value.
+///
+/// # Panics
+/// When heads or groups do not divide: validation of the configuration comes first.
+fn own_heads(c: &AttentionConfig, rank: usize, tp: usize) -> (QkvDims, OwnRows) {
+    let sharers = kv_sharers(tp, c.groups);
+    assert!(
+        c.heads.is_multiple_of(tp) && (c.groups * sharers).is_multiple_of(tp),
+        "{} heads in {} groups do not divide over {tp} ranks",
+        c.heads,
+        c.groups
+    );
+    let dims = QkvDims { heads: c.heads / tp, groups: c.groups * sharers / tp, head_dim: c.head_dim };
+    let (queries, place) = (c.heads / c.groups * c.head_dim, rank % sharers);
+    let first = rank * c.groups / tp * (queries + 2 * c.head_dim);
+    if sharers == 1 {
+        let own = OwnRows { parts: vec![(first, dims.fused_cols())], shared: 0, counts: true };
+        return (dims, own);
+    }
+    let (mine, kv) = (dims.heads * c.head_dim, 2 * c.head_dim);
+    let parts = vec![(first + place * mine, mine), (first + queries, kv)];
+    (dims, OwnRows { parts, shared: kv, counts: place == 0 })
 }
 
 impl Layer for SelfAttention {
@@ -177,5 +207,43 @@ impl Layer for SelfAttention {
 impl SavesInput for SelfAttention {
     fn input_of(saved: &mut AttentionSaved) -> &mut Tensor {
         &mut saved.x
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_share_a_group_split_its_queries() {
+        let config = |heads, groups| AttentionConfig {
+            hidden: 8,
+            heads,
+            groups,
+            head_dim: 10,
+            scale: 1.0,
+            window: None,
+            qkv_bias: false,
+            proj_bias: false,
+            qk_norm: None,
+            rope: None,
+            dropout: 0.0,
+            std: 1.0,
+            proj_std: 1.0,
+            recompute_core: false,
+        };
+        // Two groups of six query heads over two ranks: 80 rows each.
+        let (dims, own) = own_heads(&config(12, 2), 1, 2);
+        assert_eq!((dims.heads, dims.groups), (6, 1));
+        assert_eq!(own, OwnRows { parts: vec![(80, 80)], shared: 0, counts: true });
+        // Over four: three query heads each, and the group's key and value twice.
+        for (rank, parts) in [(0, [(0, 30), (60, 20)]), (1, [(30, 30), (60, 20)]), (3, [(110, 30), (140, 20)])] {
+            let (dims, own) = own_heads(&config(12, 2), rank, 4);
+            assert_eq!((dims.heads, dims.groups), (3, 1));
+            assert_eq!(own, OwnRows { parts: parts.to_vec(), shared: 20, counts: rank % 2 == 0 });
+        }
+        // One group for all.
+        let (dims, own) = own_heads(&config(4, 1), 3, 4);
+        assert_eq!((dims.heads, dims.groups, own.parts), (1, 1, vec![(30, 10), (40, 20)]));
     }
 }

@@ -1,4 +1,6 @@
 //! Softmax attention over the micro-batch's packed sequences. Saved: q, k, v, o, lse. dq, dk, dv are new.
+//!
+//! Context parallel (`context_attention.rs`) when the micro-batch is a part of its samples.
 
 use ferrotron_device::ops::{AttentionArgs, AttentionDims, AttentionDrop};
 use ferrotron_device::{Result, Tensor};
@@ -40,24 +42,28 @@ pub struct CoreAttention {
 }
 
 impl CoreAttention {
-    fn args<'a>(&self, cx: &Ctx, mb: &'a Micro, x: &'a Qkv) -> AttentionArgs<'a> {
-        let dims = AttentionDims {
+    /// Shape and kind of a call on sequences of at most `max_len` tokens.
+    pub(crate) fn dims(&self, cx: &Ctx, max_len: usize) -> AttentionDims {
+        AttentionDims {
             heads: self.heads,
             groups: self.groups,
             head_dim: self.head_dim,
             causal: true,
             window: self.window,
             scale: self.scale,
-            max_len: mb.max_len,
+            max_len,
             first_head: cx.groups.tp.rank() * self.heads,
-        };
+        }
+    }
+
+    fn args<'a>(&self, cx: &Ctx, mb: &'a Micro, x: &'a Qkv) -> AttentionArgs<'a> {
         let drop = cx.drop_site(self.drop.0, self.drop.1).map(|site| AttentionDrop {
             site,
             sample: &mb.sample,
             offset_q: &mb.offset,
             offset_k: &mb.offset,
         });
-        let host_cu = Some((&mb.host_cu[..], &mb.host_cu[..]));
+        let (dims, host_cu) = (self.dims(cx, mb.max_len), Some((&mb.host_cu[..], &mb.host_cu[..])));
         AttentionArgs { dims, q: &x.q, k: &x.k, v: &x.v, cu_q: &mb.cu_seqlens, cu_k: &mb.cu_seqlens, host_cu, drop }
     }
 }
@@ -72,11 +78,17 @@ impl Layer for CoreAttention {
     fn forward(&self, cx: &mut Ctx, mb: &Micro, x: Qkv) -> Result<(Tensor, Self::Saved)> {
         let mut o = cx.alloc([x.q.rows(), self.heads * self.head_dim])?;
         let mut lse = cx.alloc_f32([self.heads, x.q.rows()])?;
-        cx.ops().attention(&cx.stream, self.args(cx, mb, &x), &mut o, &mut lse)?;
+        match &mb.context {
+            Some(context) => self.forward_part(cx, mb, context, &x, &o, &lse)?,
+            None => cx.ops().attention(&cx.stream, self.args(cx, mb, &x), &mut o, &mut lse)?,
+        }
         Ok((o.clone(), (x, o, lse)))
     }
 
     fn backward(&self, cx: &mut Ctx, mb: &Micro, dy: Tensor, saved: Self::Saved) -> Result<(Qkv, ())> {
+        if let Some(context) = &mb.context {
+            return Ok((self.backward_part(cx, mb, context, &dy, saved)?, ()));
+        }
         let (x, o, lse) = saved;
         let mut delta = cx.alloc_f32(*lse.shape())?;
         let like = |t: &Tensor| cx.alloc(*t.shape());

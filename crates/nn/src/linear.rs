@@ -7,7 +7,7 @@
 
 use ferrotron_device::ops::Gemm;
 use ferrotron_device::{Result, Tensor};
-use ferrotron_runtime::{Ctx, Init, Layer, Micro, ParamId, ParamSpec, WeightGrads};
+use ferrotron_runtime::{Ctx, Init, Layer, Micro, ParamId, ParamSpec, SharedEnd, WeightGrads};
 
 use crate::Builder;
 use crate::build::Sees;
@@ -34,19 +34,40 @@ pub struct ColumnLinear {
     out: usize,
 }
 
+/// Rows of a column-parallel layer's weight that a rank holds, where an even division will not do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnRows {
+    /// First row and number of rows of each part, in the order of the local copy.
+    pub parts: Vec<(usize, usize)>,
+    /// The last so many rows are held by other ranks too ([`SharedEnd`]).
+    pub shared: usize,
+    /// This rank counts them.
+    pub counts: bool,
+}
+
 /// What a deferred weight gradient needs: x and dy, each as its layer holds it between steps.
 pub type LinearGrad = Option<(Tensor, Tensor)>;
 
 impl ColumnLinear {
-    /// Registers the parameters.
+    /// Registers the parameters, each part of the output split evenly.
     pub fn new(b: &mut Builder<'_>, l: &LinearSpec<'_>) -> ColumnLinear {
-        let weight = b.split_rows(&format!("{}.weight", l.name), l.out_parts, &[l.inputs]);
+        let own = OwnRows { parts: b.even_rows(l.name, l.out_parts), shared: 0, counts: true };
+        ColumnLinear::with_rows(b, l, &own)
+    }
+
+    /// Registers the parameters, of which this rank holds the rows that `own` says.
+    pub fn with_rows(b: &mut Builder<'_>, l: &LinearSpec<'_>, own: &OwnRows) -> ColumnLinear {
+        let rows: usize = l.out_parts.iter().sum();
+        let shared =
+            |width: usize| (own.shared > 0).then_some(SharedEnd { elements: own.shared * width, counts: own.counts });
+        let weight = Builder::rows(&format!("{}.weight", l.name), &[rows, l.inputs], &own.parts);
         let out = weight.local_shape().rows();
         let bias = l.bias.then(|| {
-            let shard = b.split_rows(&format!("{}.bias", l.name), l.out_parts, &[]);
-            b.table.add(ParamSpec::vector(shard, Init::Zeros))
+            let spec = ParamSpec::vector(Builder::rows(&format!("{}.bias", l.name), &[rows], &own.parts), Init::Zeros);
+            b.table.add(ParamSpec { shared_end: shared(1), ..spec })
         });
-        ColumnLinear { weight: b.table.add(ParamSpec::matrix(weight, l.std)), bias, out }
+        let weight = ParamSpec { shared_end: shared(l.inputs), ..ParamSpec::matrix(weight, l.std) };
+        ColumnLinear { weight: b.table.add(weight), bias, out }
     }
 
     /// Output features held here.

@@ -63,7 +63,8 @@ fn three(seen: &Seen) -> (Ctx, Vec<Sharded<Probe>>, Micro, Arc<DryRank>) {
     let stream = Ctx::home_stream(&device).unwrap();
     let rank = Arc::new(DryRank::new(0, 2));
     let dp = |purpose| rank.group(&device, "dp", purpose, &[0, 1]).unwrap();
-    let groups = Groups { dp: dp("grads"), dp_params: dp("params"), ..Groups::solo(&device) };
+    let grads = dp("grads");
+    let groups = Groups { dp: grads.clone(), instance: grads, instance_params: dp("params"), ..Groups::solo(&device) };
     let mut table = ParamTable::default();
     let units: Vec<_> = (0..3)
         .map(|i| {
@@ -74,8 +75,16 @@ fn three(seen: &Seen) -> (Ctx, Vec<Sharded<Probe>>, Micro, Arc<DryRank>) {
             Sharded { unit, before, after, inner: Probe { id, seen: seen.clone() } }
         })
         .collect();
-    let store =
-        StoreOptions { dtype: DType::F32, dp_size: 2, dp_rank: 0, shard_optimizer: true, bucket_elements: 1, seed: 1 };
+    let store = StoreOptions {
+        dtype: DType::F32,
+        dp_size: 2,
+        dp_rank: 0,
+        expert_dp_size: 1,
+        expert_dp_rank: 0,
+        shard_optimizer: true,
+        bucket_elements: 1,
+        seed: 1,
+    };
     let params = ParamStore::new(table, store, &*device, &stream).unwrap();
     let options = CtxOptions {
         dtype: DType::F32,

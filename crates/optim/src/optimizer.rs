@@ -1,9 +1,11 @@
 //! The optimizer on the device: state for the ranges this rank owns, gradient norm, update.
 
+use std::ops::Range;
+
 use ferrotron_device::ops::{AdamConfig, optimizer as op};
 use ferrotron_device::pool::persistent;
 use ferrotron_device::{DType, Error, Result, Tensor, host};
-use ferrotron_runtime::{Ctx, DecayClass, OwnedRange, Tied, stat};
+use ferrotron_runtime::{Ctx, DecayClass, OwnedRange, stat};
 
 /// Which update.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,8 +36,8 @@ pub struct UpdateScalars {
 struct Slot {
     own: OwnedRange,
     decay: f32,
-    /// Counts in norms: not a copy that another rank counts.
-    counted: bool,
+    /// Elements that count in norms: not those of a copy that another rank counts.
+    counted: Range<usize>,
     grad: Tensor,
     param: Tensor,
     /// F32 copy, when the parameter is stored in 16 bits.
@@ -102,7 +104,7 @@ impl Optimizer {
             }
             slots.push(Slot {
                 decay: if spec.decay == DecayClass::Decay { 1.0 } else { 0.0 },
-                counted: !(spec.tied == Tied::Copy || spec.tp_replicated && cx.groups.tp.rank() > 0),
+                counted: 0..spec.counted(cx.groups.tp.rank()).end.saturating_sub(own.offset).min(n),
                 grad,
                 param,
                 master: slot_master,
@@ -124,33 +126,32 @@ impl Optimizer {
     /// counts once.
     pub fn gather_grad_squares(&self, cx: &Ctx) -> Result<()> {
         let mut out = cx.stat(stat::GRAD_SQUARES);
-        for slot in self.slots.iter().filter(|s| self.counts(cx, s)) {
-            cx.ops().sum_squares(&cx.stream, &slot.grad, &mut out)?;
-        }
-        Ok(())
+        self.counting(cx)
+            .try_for_each(|(s, r)| cx.ops().sum_squares(&cx.stream, &s.grad.view(r.start, [r.len()]), &mut out))
     }
 
     /// Adds the number of zero gradients to the step's statistics.
     pub fn gather_grad_zeros(&self, cx: &Ctx) -> Result<()> {
         let mut out = cx.stat(stat::GRAD_ZEROS);
-        for slot in self.slots.iter().filter(|s| self.counts(cx, s)) {
-            cx.ops().count_zeros(&cx.stream, &slot.grad, &mut out)?;
-        }
-        Ok(())
+        self.counting(cx)
+            .try_for_each(|(s, r)| cx.ops().count_zeros(&cx.stream, &s.grad.view(r.start, [r.len()]), &mut out))
     }
 
     /// Adds the parameters' squares (of F32 values) to the step's statistics.
     pub fn gather_param_squares(&self, cx: &Ctx) -> Result<()> {
         let mut out = cx.stat(stat::PARAM_SQUARES);
-        for slot in self.slots.iter().filter(|s| self.counts(cx, s)) {
-            cx.ops().sum_squares(&cx.stream, slot.master.as_ref().unwrap_or(&slot.param), &mut out)?;
-        }
-        Ok(())
+        self.counting(cx).try_for_each(|(s, r)| {
+            let values = s.master.as_ref().unwrap_or(&s.param);
+            cx.ops().sum_squares(&cx.stream, &values.view(r.start, [r.len()]), &mut out)
+        })
     }
 
-    /// Whether this rank adds the slot to a sum over ranks.
-    fn counts(&self, cx: &Ctx, slot: &Slot) -> bool {
-        slot.counted && cx.owns_first_copy()
+    /// What this rank adds to a sum over ranks: elements of slots.
+    fn counting(&self, cx: &Ctx) -> impl Iterator<Item = (&Slot, Range<usize>)> {
+        let counts = [false, true].map(|experts| cx.owns_first_copy(experts));
+        let ours = move |s: &&Slot| counts[usize::from(cx.params.buffers()[s.own.buffer].experts)];
+        let slots = self.slots.iter().filter(ours).filter(|s| !s.counted.is_empty());
+        slots.map(|s| (s, s.counted.clone()))
     }
 
     /// Updates what this rank owns.

@@ -12,7 +12,11 @@ use ferrotron_schedule::{GroupKind, Mesh};
 pub struct Groups {
     /// Tensor parallel.
     pub tp: Arc<dyn Communicator>,
-    /// Data parallel, for gradients: ranks with the same parameters and other samples.
+    /// Tensor-parallel ranks whose queries read the same KV group, where there are fewer groups than ranks.
+    pub kv: Arc<dyn Communicator>,
+    /// Context parallel: ranks with other parts of the same samples.
+    pub cp: Arc<dyn Communicator>,
+    /// Data and context parallel, for gradients: ranks with the same parameters and other tokens.
     pub dp: Arc<dyn Communicator>,
     /// Those of them that share one optimizer's state, for gradients: all, unless there are several instances of the
     /// distributed optimizer.
@@ -21,6 +25,16 @@ pub struct Groups {
     pub instance_params: Arc<dyn Communicator>,
     /// Ranks that own the same shards in other instances; this rank alone when there is one instance.
     pub across: Arc<dyn Communicator>,
+    /// Expert parallel: ranks that hold the experts of a layer between them.
+    pub ep: Arc<dyn Communicator>,
+    /// Expert tensor parallel, for layers: ranks that share each expert's matrices. The tensor-parallel ones, or one.
+    pub etp: Arc<dyn Communicator>,
+    /// Expert data parallel, for gradients: ranks with the same experts.
+    pub edp: Arc<dyn Communicator>,
+    /// Those of them that share one optimizer's state, for gradients.
+    pub edp_instance: Arc<dyn Communicator>,
+    /// The same ranks, for parameters.
+    pub edp_instance_params: Arc<dyn Communicator>,
     /// Pipeline stages.
     pub pp: Pipeline,
     /// First and last stage, which share the word embedding; one rank where it is not shared.
@@ -93,24 +107,40 @@ impl Pipeline {
 /// Makes the communicator of a name and purpose with these global ranks.
 type Make<'a> = &'a dyn Fn(&str, &str, &[usize]) -> Result<Arc<dyn Communicator>>;
 
+/// What of the model and its schedule decides which groups there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupNeeds {
+    /// Chunks of each stage.
+    pub chunks: usize,
+    /// Groups of keys and values of the model's attention.
+    pub kv_groups: usize,
+}
+
 impl Groups {
     /// Groups of one rank.
     pub fn solo(device: &Arc<dyn Device>) -> Groups {
         let solo = |name| Arc::new(Solo::new(name, device.clone())) as Arc<dyn Communicator>;
         Groups {
             tp: solo("tp"),
+            kv: solo("kv"),
+            cp: solo("cp"),
             dp: solo("dp"),
             instance: solo("dp"),
             instance_params: solo("dp"),
             across: solo("across"),
+            ep: solo("ep"),
+            etp: solo("etp"),
+            edp: solo("edp"),
+            edp_instance: solo("edp"),
+            edp_instance_params: solo("edp"),
             pp: Pipeline::solo(),
             embedding: solo("embedding"),
             world: solo("world"),
         }
     }
 
-    /// The groups of the fabric's rank in a mesh whose stages have so many chunks.
-    pub fn of_mesh(fabric: &dyn Fabric, mesh: &Mesh, chunks: usize, device: &Arc<dyn Device>) -> Result<Groups> {
+    /// The groups of the fabric's rank in a mesh.
+    pub fn of_mesh(fabric: &dyn Fabric, mesh: &Mesh, needs: GroupNeeds, device: &Arc<dyn Device>) -> Result<Groups> {
         let rank = fabric.rank();
         let members = |kind| mesh.group_of(kind, rank).unwrap_or_else(|| vec![rank]);
         let make = |name: &str, purpose: &str, ranks: &[usize]| fabric.group(device, name, purpose, ranks);
@@ -122,20 +152,73 @@ impl Groups {
         let all: Vec<usize> = (0..fabric.size()).collect();
         let stages = members(GroupKind::Pipeline);
         let stage = stages.iter().position(|r| *r == rank).ok_or_else(|| missing(GroupKind::Pipeline))?;
-        let dp = of(GroupKind::DataContext, "dp", "grads")?;
-        let instance = match mesh.layout().optimizer_instances {
-            1 => dp.clone(),
-            _ => of(GroupKind::PartialDataContext, "instance", "grads")?,
+        // Of two kinds with the same ranks the second is the first again: fewer connections.
+        let alike = |a, b| members(a) == members(b);
+        let or = |kind, name: &str, purpose: &str, other: (GroupKind, &Arc<dyn Communicator>)| {
+            if alike(kind, other.0) { Ok(other.1.clone()) } else { of(kind, name, purpose) }
         };
+        let tp = of(GroupKind::Tensor, "tp", "layers")?;
+        let dp = of(GroupKind::DataContext, "dp", "grads")?;
+        let instance_params = of(GroupKind::PartialDataContext, "dp", "params")?;
+        let edp = or(GroupKind::ExpertData, "edp", "grads", (GroupKind::DataContext, &dp))?;
+        let (instance, edp_instance) = match mesh.layout().optimizer_instances {
+            1 => (dp.clone(), edp.clone()),
+            _ => {
+                let instance = of(GroupKind::PartialDataContext, "instance", "grads")?;
+                let dense = (GroupKind::PartialDataContext, &instance);
+                let experts = or(GroupKind::PartialExpertData, "expert-instance", "grads", dense)?;
+                (instance, experts)
+            }
+        };
+        let tensor = members(GroupKind::Tensor);
+        let sharers = kv_sharers(tensor.len(), needs.kv_groups);
+        let place = tensor.iter().position(|r| *r == rank).unwrap_or(0);
+        let kv = &tensor[place / sharers * sharers..][..sharers];
+        let dense = (GroupKind::PartialDataContext, &instance_params);
         Ok(Groups {
-            tp: of(GroupKind::Tensor, "tp", "layers")?,
+            kv: make("kv", "grads", kv)?,
+            cp: of(GroupKind::Context, "cp", "layers")?,
+            across: of(GroupKind::AcrossInstances, "across", "grads")?,
+            ep: of(GroupKind::Expert, "ep", "layers")?,
+            etp: or(GroupKind::ExpertTensor, "etp", "layers", (GroupKind::Tensor, &tp))?,
+            edp_instance_params: or(GroupKind::PartialExpertData, "edp", "params", dense)?,
+            edp,
+            edp_instance,
+            tp,
             dp,
             instance,
-            instance_params: of(GroupKind::PartialDataContext, "dp", "params")?,
-            across: of(GroupKind::AcrossInstances, "across", "grads")?,
-            pp: Pipeline::new(stage, &stages, chunks > 1, &make)?,
+            instance_params,
+            pp: Pipeline::new(stage, &stages, needs.chunks > 1, &make)?,
             embedding: of(GroupKind::Embedding, "embedding", "grads")?,
             world: make("world", "steps", &all)?,
         })
+    }
+
+    /// This rank's place among those that read other samples, and their number: data parallel without context parallel,
+    /// whose ranks are neighbours in [`Groups::dp`].
+    pub fn readers(&self) -> (usize, usize) {
+        (self.dp.rank() / self.cp.size(), self.dp.size() / self.cp.size())
+    }
+}
+
+/// How many consecutive tensor-parallel ranks read each KV group: more than one where there are fewer groups than ranks.
+pub fn kv_sharers(tp: usize, kv_groups: usize) -> usize {
+    if kv_groups > 0 && tp.is_multiple_of(kv_groups) { tp / kv_groups } else { 1 }
+}
+
+impl Groups {
+    /// Ranks with the same experts, or with the same other parameters.
+    pub fn replicas(&self, experts: bool) -> &Arc<dyn Communicator> {
+        if experts { &self.edp } else { &self.dp }
+    }
+
+    /// Those of them that share one optimizer's state, for gradients.
+    pub fn instance_of(&self, experts: bool) -> &Arc<dyn Communicator> {
+        if experts { &self.edp_instance } else { &self.instance }
+    }
+
+    /// The same ranks, for parameters.
+    pub fn instance_params_of(&self, experts: bool) -> &Arc<dyn Communicator> {
+        if experts { &self.edp_instance_params } else { &self.instance_params }
     }
 }

@@ -3,7 +3,10 @@
 use ferrotron_device::{DType, Device, Pool, Result, Stream, Tensor, error::expect, host};
 use std::sync::Arc;
 
-/// A micro-batch as the data loader makes it, on the host. T tokens in B packed sequences.
+use crate::context::{Context, ContextHost, longest};
+
+/// A micro-batch as the data loader makes it, on the host. T tokens in B packed sequences; of context-parallel ranks, each
+/// has T / ranks of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MicroHost {
     /// Token ids `[T]`.
@@ -21,14 +24,19 @@ pub struct MicroHost {
     /// Weight of each token's loss in the loss that is differentiated, `[T]`: mask / (mask sum of the micro-batch x
     /// micro-batches x data-parallel ranks).
     pub weight: Vec<f32>,
-    /// First token of each sequence, and T: attention stays inside a sequence.
+    /// Weight of the micro-batch's auxiliary losses (routers' balance) in the loss that is differentiated:
+    /// 1 / (micro-batches x data-parallel ranks), or its number of tokens where each token's loss weighs 1.
+    pub aux_weight: f32,
+    /// First token of each sequence, and the number of tokens, of whole samples: attention stays inside a sequence.
     pub cu_seqlens: Vec<i32>,
+    /// The rest of the samples, when this is a context-parallel rank's part ([`MicroHost::context_part`]).
+    pub context: Option<ContextHost>,
 }
 
 impl MicroHost {
     /// Longest sequence.
     pub fn max_len(&self) -> usize {
-        self.cu_seqlens.windows(2).map(|w| (w[1] - w[0]).max(0) as usize).max().unwrap_or(0)
+        longest(&self.cu_seqlens)
     }
 
     /// Checks that all parts belong together, so that kernels may trust them.
@@ -45,7 +53,8 @@ impl MicroHost {
             expect("micro-batch", what, t, n)?;
         }
         expect("micro-batch", "first sequence", Some(&0), self.cu_seqlens.first())?;
-        expect("micro-batch", "end of the last sequence", Some(&(t as i32)), self.cu_seqlens.last())?;
+        let all = self.context.as_ref().map_or(t, |c| c.token.len());
+        expect("micro-batch", "end of the last sequence", Some(&(all as i32)), self.cu_seqlens.last())?;
         expect("micro-batch", "sequence order", true, self.cu_seqlens.is_sorted())
     }
 }
@@ -70,8 +79,12 @@ pub struct Micro {
     pub mask: Tensor,
     /// `F32[T]`
     pub weight: Tensor,
+    /// Weight of auxiliary losses.
+    pub aux_weight: f32,
     /// `I32[B+1]`
     pub cu_seqlens: Tensor,
+    /// The rest of the samples, on a context-parallel rank.
+    pub context: Option<Context>,
     /// The same, on the host.
     pub host_cu: Vec<i32>,
 }
@@ -100,7 +113,9 @@ impl Micro {
             offset: ints(&h.offset)?,
             mask: floats(&h.mask)?,
             weight: floats(&h.weight)?,
+            aux_weight: h.aux_weight,
             cu_seqlens: ints(&h.cu_seqlens)?,
+            context: h.context.as_ref().map(|c| Context::upload(device, s, pool, c)).transpose()?,
             host_cu: h.cu_seqlens.clone(),
         })
     }

@@ -1,5 +1,7 @@
 //! What a parameter is: constructors of layers register it here, before any memory exists.
 
+use std::ops::Range;
+
 use ferrotron_base::philox::{fill_normal, hash_name, mix};
 use ferrotron_base::{DType, ShardSpec};
 
@@ -42,6 +44,16 @@ pub enum Tied {
     Copy,
 }
 
+/// The end of a parameter's local copy that some tensor-parallel ranks hold all of them: rows of a key and value head that
+/// several ranks' queries read ([`crate::Groups::kv`]). Each has a part of its gradient's sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedEnd {
+    /// Elements, at the end of the local copy.
+    pub elements: usize,
+    /// This rank is the one that counts them in norms and writes them to checkpoints.
+    pub counts: bool,
+}
+
 /// A parameter as this rank holds it.
 #[derive(Clone, Debug)]
 pub struct ParamSpec {
@@ -55,8 +67,12 @@ pub struct ParamSpec {
     pub decay: DecayClass,
     /// Every tensor-parallel rank holds the same copy: it counts once in the norm.
     pub tp_replicated: bool,
+    /// The end of the local copy that a few tensor-parallel ranks share.
+    pub shared_end: Option<SharedEnd>,
     /// Each tensor-parallel rank has a part of the gradient's sum (sequence parallel norms): summed over TP.
     pub grad_partial_over_tp: bool,
+    /// An expert's: replicas are the expert data-parallel ranks.
+    pub expert: bool,
     /// False: no gradient, no optimizer state.
     pub trainable: bool,
     /// Shared with another pipeline stage: gradients are summed over both, in a bucket of its own.
@@ -74,7 +90,9 @@ impl ParamSpec {
             init: Init::Normal { std },
             decay: DecayClass::Decay,
             tp_replicated: false,
+            shared_end: None,
             grad_partial_over_tp: false,
+            expert: false,
             trainable: true,
             tied: Tied::No,
             unit: None,
@@ -89,6 +107,14 @@ impl ParamSpec {
     /// Elements held here.
     pub fn numel(&self) -> usize {
         self.shard.local_numel()
+    }
+
+    /// Elements of the local copy that rank `tp_rank` of the tensor-parallel group answers for in norms and checkpoints,
+    /// so that over all ranks of the model each element counts once.
+    pub fn counted(&self, tp_rank: usize) -> Range<usize> {
+        let copy = self.tied == Tied::Copy || self.tp_replicated && tp_rank > 0;
+        let elsewhere = self.shared_end.filter(|s| !s.counts).map_or(0, |s| s.elements);
+        0..if copy { 0 } else { self.numel() - elsewhere }
     }
 
     /// Initial values of the local copy under `seed`.

@@ -6,8 +6,9 @@
 //! Per micro-batch that is two gathers and one reduction of all parameters; the buffers are the pool's.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use ferrotron_comm::ReduceOp;
+use ferrotron_comm::{Communicator, ReduceOp};
 use ferrotron_device::{DType, Pending, Result, Tensor};
 
 use crate::{Ctx, ParamId, ParamSpec, ParamStore};
@@ -56,7 +57,8 @@ impl Ctx {
             }
             let b = &self.params.buffers()[i];
             let whole = self.pool.alloc(b.dtype, [b.elements()])?;
-            let arriving = self.groups.instance_params.all_gather(&self.stream, b.param.clone(), whole)?;
+            let replicas = self.groups.instance_params_of(b.experts);
+            let arriving = replicas.all_gather(&self.stream, b.param.clone(), whole)?;
             self.windows.params.insert(i, Window::Arriving(arriving));
         }
         Ok(())
@@ -104,9 +106,9 @@ impl Ctx {
                 self.ops().copy(&self.stream, &whole, &mut narrow)?;
                 whole = narrow;
             }
-            let share = self.params.share(&(0..whole.numel()));
+            let share = self.params.share(i, &(0..whole.numel()));
             let own = whole.view(share.start, [share.len()]);
-            let sum = self.scatter(whole, own)?;
+            let sum = self.scatter(self.params.buffers()[i].experts, whole, own)?;
             self.windows.leaving.push((i, sum));
         }
         Ok(())
@@ -124,16 +126,24 @@ impl Ctx {
     }
 
     /// The units' part of [`Ctx::finish_grads`]. Partial gradients are summed over the tensor-parallel ranks, which have the
-    /// same shares: in one call for all, of the same size on every rank, whatever of it the rank owns.
+    /// same shares, and ends that a few of them share over those.
     pub(crate) fn finish_unit_grads(&mut self) -> Result<()> {
         self.settle_unit_grads()?;
-        let partial = |spec: &ParamSpec| spec.unit.is_some() && spec.grad_partial_over_tp && spec.trainable;
-        let (mut starts, mut n) = (BTreeMap::new(), 0);
-        for (id, spec) in self.params.table().iter().filter(|(_, spec)| partial(spec)) {
-            starts.insert(id, n);
-            n += spec.numel();
+        self.sum_owned(&*self.groups.tp, |spec| spec.grad_partial_over_tp.then(|| 0..spec.numel()))?;
+        self.sum_owned(&*self.groups.kv, |spec| spec.shared_end.map(|s| spec.numel() - s.elements..spec.numel()))
+    }
+
+    /// Sums elements `of` each unit's parameters over a group: in one call for all, of the same size on every rank, whatever
+    /// of it the rank owns.
+    fn sum_owned(&self, group: &dyn Communicator, of: impl Fn(&ParamSpec) -> Option<Range<usize>>) -> Result<()> {
+        let (mut parts, mut n) = (BTreeMap::new(), 0);
+        for (id, spec) in self.params.table().iter().filter(|(_, spec)| spec.unit.is_some() && spec.trainable) {
+            if let Some(part) = of(spec) {
+                n += part.len();
+                parts.insert(id, (n - part.len(), part));
+            }
         }
-        if n == 0 || self.groups.tp.size() == 1 {
+        if n == 0 || group.size() == 1 {
             return Ok(());
         }
         let all = self.alloc_f32([n])?;
@@ -141,14 +151,18 @@ impl Ctx {
         let mut own = vec![];
         for range in self.params.owned_ranges() {
             let grad = self.params.buffers()[range.buffer].grads_of(&range.range);
-            if let (Some(start), Some(grad)) = (starts.get(&range.id), grad) {
-                own.push((all.view(start + range.offset, [range.range.len()]), grad));
+            if let (Some((start, part)), Some(grad)) = (parts.get(&range.id), grad) {
+                let mine = range.offset.max(part.start)..(range.offset + range.range.len()).min(part.end);
+                if !mine.is_empty() {
+                    let at = start + mine.start - part.start;
+                    own.push((all.view(at, [mine.len()]), grad.view(mine.start - range.offset, [mine.len()])));
+                }
             }
         }
         for (part, grad) in &mut own {
             self.ops().copy(&self.stream, grad, part)?;
         }
-        drop(self.groups.tp.all_reduce(&self.stream, all, ReduceOp::Sum)?.wait());
+        drop(group.all_reduce(&self.stream, all, ReduceOp::Sum)?.wait());
         for (part, grad) in &mut own {
             self.ops().copy(&self.stream, part, grad)?;
         }

@@ -44,6 +44,16 @@ pub enum Way {
     Virtual(Vec<usize>),
     /// As equal as can be: earlier stages take the rest (DeepSpeed's `partition_uniform`).
     Balanced,
+    /// The heaviest stage as light as can be, where layers have a weight and so has what stands before the first and after
+    /// the last (DeepSpeed's `partition_balanced`). Of equal divisions, earlier stages take more.
+    Weighed {
+        /// Weight of the embedding.
+        embedding: u64,
+        /// Weight of a layer, at least 1.
+        layer: u64,
+        /// Weight of final norm and head.
+        head: u64,
+    },
 }
 
 /// How equal stages are cut into chunks.
@@ -137,9 +147,35 @@ impl LayerSplit {
             Way::Balanced => {
                 (0..stages).map(|s| self.layers / stages + usize::from(s < self.layers % stages)).collect()
             }
+            &Way::Weighed { embedding, layer, head } => self.weighed(embedding, layer.max(1), head),
         };
         let sum = counts.iter().try_fold(0usize, |a, n| a.checked_add(*n));
         if sum == Some(self.layers) { Ok(counts) } else { Err(self.differ(&counts)) }
+    }
+
+    fn weighed(&self, embedding: u64, layer: u64, head: u64) -> Vec<usize> {
+        let (layer, wanted) = (u128::from(layer), self.layers as u128);
+        let last = self.stages.max(1) - 1;
+        let fixed = |stage: usize| {
+            u128::from(if stage == 0 { embedding } else { 0 }) + u128::from(if stage == last { head } else { 0 })
+        };
+        // Layers that fit on a stage that weighs at most `limit`.
+        let fit = |stage: usize, limit: u128| (limit.saturating_sub(fixed(stage)) / layer).min(wanted);
+        let fits = |limit: u128| (0..=last).map(|s| fit(s, limit)).sum::<u128>() >= wanted;
+        let (mut low, mut high) = (0, fixed(0).max(fixed(last)) + wanted * layer);
+        while low < high {
+            let middle = (low + high) / 2;
+            if fits(middle) { high = middle } else { low = middle + 1 }
+        }
+        let mut counts: Vec<u128> = (0..=last).map(|s| fit(s, low)).collect();
+        let mut over = counts.iter().sum::<u128>() - wanted;
+        // The lightest division is reached by more stages than are needed: the last of them give a layer back.
+        for stage in (0..=last).rev().filter(|s| fixed(*s) + fit(*s, low) * layer == low) {
+            if over > 0 && counts[stage] > 0 {
+                (counts[stage], over) = (counts[stage] - 1, over - 1);
+            }
+        }
+        counts.into_iter().map(|n| n as usize).collect()
     }
 
     /// Refuses what would need too much memory to write down.
@@ -280,6 +316,28 @@ mod tests {
         assert_eq!(counts(5, 4, Way::Balanced).unwrap(), [2, 1, 1, 1]);
         assert!(counts(1 << 40, 1 << 30, Way::Balanced).unwrap_err().contains("more than 1048576"));
         assert!(counts(1 << 40, 2, even(VirtualStages::OfLayers(1), false, false)).unwrap_err().contains("more than"));
+    }
+
+    #[test]
+    fn weighed_stages() {
+        let weighed = |layers, stages, embedding, layer, head| {
+            counts(layers, stages, Way::Weighed { embedding, layer, head }).unwrap()
+        };
+        assert_eq!(weighed(5, 4, 0, 1, 0), [2, 1, 1, 1], "as Balanced");
+        // BLOOM's 70 layers on 12 stages, embedding and head as a layer each (`type:transformer|embedding`).
+        let bloom = weighed(70, 12, 1, 1, 1);
+        assert_eq!((bloom[0], bloom[11]), (5, 5));
+        assert!(bloom[1..11].iter().all(|n| *n == 6));
+        assert_eq!(weighed(8, 2, 5, 2, 6), [4, 4], "13 and 14");
+        assert_eq!(weighed(4, 3, 100, 1, 0), [0, 2, 2], "a heavy embedding stands alone");
+        assert_eq!(weighed(3, 1, 7, 1, 9), [3]);
+        // No division is lighter: all of them, for small pipelines.
+        for (layers, e, w, h) in [(5, 3, 2, 1), (6, 0, 3, 7), (7, 2, 1, 2), (4, 9, 1, 9)] {
+            let weight = |c: &[usize]| (e + c[0] as u64 * w).max(c[1] as u64 * w).max(c[2] as u64 * w + h);
+            let all = (0..=layers).flat_map(|a| (0..=layers - a).map(move |b| [a, b, layers - a - b]));
+            let lightest = all.map(|c| weight(&c)).min().unwrap();
+            assert_eq!(weight(&weighed(layers, 3, e, w, h)), lightest, "{layers} {e} {w} {h}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub use bubble::bubble_formula;
 pub use layers::{ChunkPlan, LayerSplit, SplitError, VirtualStages, Way, chunks_of_stage};
 pub use layout::{LayoutError, parse_layout};
 pub use mesh::{Axis, GroupKind, Layout, Mesh, MeshError, Order};
-pub use pipe::{Kind, Pipe, ScheduleError, schedule};
+pub use pipe::{Kind, Pipe, ScheduleError, forwards, schedule};
 pub use ring::{Neighbour, Ring};
 pub use simulate::{Costs, Fault, Span, StageTime, Timeline, Wires, simulate};
 

@@ -167,6 +167,17 @@ pub fn schedule(kind: Kind, p: &Pipe) -> Result<Vec<Step>, ScheduleError> {
     Ok(list.steps)
 }
 
+/// The steps of a stage that only goes forward: evaluation. Any number of micro-batches will do.
+///
+/// # Errors
+/// A place outside of the pipeline.
+pub fn forwards(p: &Pipe) -> Result<Vec<Step>, ScheduleError> {
+    p.check(Kind::GPipe)?;
+    let mut list = List { pipe: *p, split: false, steps: vec![], waiting: Default::default() };
+    p.order().into_iter().for_each(|at| list.forward(at));
+    Ok(list.steps)
+}
+
 /// A list in the making.
 struct List {
     pipe: Pipe,

@@ -334,8 +334,8 @@ impl World {
     }
 }
 
-/// What a list must hold by itself: every chunk and micro-batch forward once and backward once, whole or in two parts;
-/// receives before the work that needs them and sends after the work that makes them, exactly where there is a
+/// What a list must hold by itself: every chunk and micro-batch forward once and, unless it holds no backward at all,
+/// backward once, whole or in two parts; receives before the work that needs them and sends after the work that makes them, exactly where there is a
 /// neighbour.
 fn check(ring: Ring, stage: usize, steps: &[Step]) -> Result<(), Fault> {
     let mut seen = HashSet::new();
@@ -376,16 +376,17 @@ fn check(ring: Ring, stage: usize, steps: &[Step]) -> Result<(), Fault> {
             return Err(fault(step, "stands twice"));
         }
     }
+    let trains = steps.iter().any(|s| !matches!(s, Forward { .. } | RecvForward { .. } | SendForward { .. }));
     for step in steps.iter().filter(|s| matches!(s, Forward { .. })) {
         let (chunk, mb) = step.place();
         let whole = seen.contains(&Backward { chunk, mb });
         let split = seen.contains(&BackwardInput { chunk, mb }) && seen.contains(&BackwardWeight { chunk, mb });
         let sent = ring.after(stage, chunk).stage().is_none() || seen.contains(&SendForward { chunk, mb });
         let returned = ring.before(stage, chunk).stage().is_none() || seen.contains(&SendBackward { chunk, mb });
-        if !(whole || split) {
+        if trains && !(whole || split) {
             return Err(fault(step, "has no whole backward"));
         }
-        if !(sent && returned) {
+        if !(sent && (returned || !trains)) {
             return Err(fault(step, "has an output or a gradient that is never sent"));
         }
     }

@@ -1,6 +1,8 @@
 //! Schedules on the clock: they end, hold what they should, and wait as long as the closed formulas say.
 
-use ferrotron_schedule::{Costs, Fault, Kind, Pipe, Ring, Step, Timeline, Wires, bubble_formula, schedule, simulate};
+use ferrotron_schedule::{
+    Costs, Fault, Kind, Pipe, Ring, Step, Timeline, Wires, bubble_formula, forwards, schedule, simulate,
+};
 use proptest::prelude::*;
 
 fn lists(kind: Kind, stages: usize, chunks: usize, microbatches: usize, group: usize) -> Vec<Vec<Step>> {
@@ -82,6 +84,31 @@ fn peaks_are_the_formulas() {
             if p > 1 {
                 let t = run(Kind::Interleaved, p, v, 4 * p, (1, 1, 1));
                 assert_eq!(t.stages[0].peak, p * v + p - 1, "p {p}, v {v}");
+            }
+        }
+    }
+}
+
+/// Evaluation: every number of micro-batches ends, in groups of any size; where groups are as large as the pipeline it takes
+/// the time of the work and one pass through the stages.
+#[test]
+fn forwards_end_and_overlap() {
+    for stages in 1..=5 {
+        for chunks in 1..=3 {
+            for microbatches in 0..=11 {
+                for group in 1..=7 {
+                    let pipe = |stage| Pipe { stage, stages, chunks, microbatches, group };
+                    let lists: Vec<_> = (0..stages).map(|s| forwards(&pipe(s)).expect("a schedule")).collect();
+                    let in_flight = pipe(0).sends_in_flight();
+                    let t = simulate(Ring { stages, chunks }, &lists, &free((1, 1, 1)), Wires::Edge, in_flight)
+                        .unwrap_or_else(|e| panic!("{:?}: {e}", pipe(0)));
+                    let work = microbatches * chunks;
+                    assert!(t.stages.iter().all(|s| s.spans.len() == work));
+                    let whole_groups = chunks == 1 || group == stages && microbatches % group == 0;
+                    if whole_groups && microbatches > 0 {
+                        assert_eq!(t.makespan as usize, work + stages - 1, "{:?}", pipe(0));
+                    }
+                }
             }
         }
     }

@@ -7,13 +7,15 @@ use ferrotron_runtime::MicroHost;
 
 use crate::{Error, Result};
 
-/// A split with its sampler, for one data-parallel rank.
+/// A split with its sampler, for one rank.
 pub struct BatchSource {
     dataset: Arc<SplitDataset>,
     sampler: Sampler,
     name: &'static str,
-    rank: usize,
-    ranks: usize,
+    /// Place among the ranks that read other samples, and their number.
+    readers: (usize, usize),
+    /// Place among the ranks that share each sample, and their number.
+    context: (usize, usize),
     /// Tokens weigh 1; the step divides by their number over all ranks (`--calculate-per-token-loss`).
     per_token: bool,
     indices: Vec<usize>,
@@ -21,16 +23,20 @@ pub struct BatchSource {
 }
 
 impl BatchSource {
-    /// Reads `dataset` in the order of `sampler` as data-parallel rank `rank` of `ranks`.
+    /// Reads `dataset` in the order of `sampler` as data-parallel rank `readers.0` of `readers.1`.
     pub fn new(
         name: &'static str,
         dataset: Arc<SplitDataset>,
         sampler: Sampler,
-        rank: usize,
-        ranks: usize,
+        readers: (usize, usize),
     ) -> BatchSource {
         let (indices, sample) = (vec![], Sample::default());
-        BatchSource { dataset, sampler, name, rank, ranks, per_token: false, indices, sample }
+        BatchSource { dataset, sampler, name, readers, context: (0, 1), per_token: false, indices, sample }
+    }
+
+    /// The same, of which context-parallel rank `context.0` of `context.1` computes its part.
+    pub fn shared_by(self, context: (usize, usize)) -> BatchSource {
+        BatchSource { context, ..self }
     }
 
     /// The same, with tokens that weigh 1 each.
@@ -55,7 +61,7 @@ impl BatchSource {
     }
 
     fn micro_batch(&mut self, consumed: u64, micro_batches: u64) -> Result<MicroHost> {
-        if !self.sampler.micro_batch(consumed, self.rank, &mut self.indices)? || self.indices.is_empty() {
+        if !self.sampler.micro_batch(consumed, self.readers.0, &mut self.indices)? || self.indices.is_empty() {
             return Err(Error::Setting(format!(
                 "the {} set has {} samples, and all are consumed (next: {consumed}); add data, lower --train-iters, or \
                  use --dataloader-type cyclic",
@@ -63,7 +69,7 @@ impl BatchSource {
                 self.dataset.len()
             )));
         }
-        let first = consumed + (self.rank * self.indices.len()) as u64;
+        let first = consumed + (self.readers.0 * self.indices.len()) as u64;
         let mut out = MicroHost { cu_seqlens: vec![0], ..MicroHost::default() };
         for (i, &index) in self.indices.iter().enumerate() {
             self.dataset.get(index, &mut self.sample)?;
@@ -72,10 +78,16 @@ impl BatchSource {
         let counted: f32 = out.mask.iter().sum();
         let scale = match self.per_token {
             true => 1.0,
-            false => 1.0 / (f64::from(counted.max(1.0)) * micro_batches as f64 * self.ranks as f64),
+            false => 1.0 / (f64::from(counted.max(1.0)) * micro_batches as f64 * self.readers.1 as f64),
         };
         out.weight = out.mask.iter().map(|m| (f64::from(*m) * scale) as f32).collect();
-        Ok(out)
+        // The mean over all micro-batches; with per-token losses the step divides by all tokens. (Megatron:
+        // `attach_and_log_load_balancing_loss`.)
+        out.aux_weight = match self.per_token {
+            true => out.ids.len() as f32,
+            false => (1.0 / (micro_batches as f64 * self.readers.1 as f64)) as f32,
+        };
+        Ok(out.context_part(self.context.0, self.context.1)?)
     }
 }
 

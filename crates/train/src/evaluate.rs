@@ -1,10 +1,12 @@
 //! Evaluation: the mean loss over a number of batches, with no gradient and no dropout.
 
-use ferrotron_executor::forward_only;
+use ferrotron_executor::{Edges, run};
 use ferrotron_runtime::{Micro, stat};
+use ferrotron_schedule::forwards;
 
 use crate::batch::BatchSource;
-use crate::{Phase, Result, Trainer};
+use crate::step::pipe_of;
+use crate::{Error, Phase, Result, Trainer};
 
 /// Which set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,17 +47,23 @@ impl Trainer {
         Ok(Some(loss / tokens.max(1.0)))
     }
 
+    /// Micro-batches follow each other through the pipeline as in training.
     fn sum_losses(&mut self, source: &mut BatchSource, iters: u64, consumed: &mut u64) -> Result<(f64, f64)> {
-        let cx = &mut self.cx;
-        let step = (self.config.eval.micro_batch_size * cx.groups.dp.size()) as u64;
-        let micro_batches = self.config.eval.global_batch_size as u64 / step.max(1);
+        let (cx, c) = (&mut self.cx, &self.config);
+        let step = (c.eval.micro_batch_size * cx.groups.readers().1) as u64;
+        let micro_batches = c.eval.global_batch_size as u64 / step.max(1);
+        let train = &self.stage.edges;
+        // Evaluation may have micro-batches of another size.
+        let edges = Edges { rows: train.rows / c.train.micro_batch_size * c.eval.micro_batch_size, ..*train };
+        let steps = forwards(&pipe_of(&c.parallel, edges.stage, edges.ring, micro_batches as usize))
+            .map_err(|e| Error::Setting(e.to_string()))?;
         let (mut loss, mut tokens) = (0f64, 0f64);
         for _ in 0..iters {
             cx.device.fill_bytes(&cx.stream, cx.stats.ptr(), cx.stats.bytes(), 0)?;
-            for (i, m) in source.global_batch(*consumed, micro_batches)?.iter().enumerate() {
-                let mb = Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, m)?;
-                forward_only(cx, &self.stage, &mb)?;
-            }
+            let micros = source.global_batch(*consumed, micro_batches)?;
+            run(cx, &self.stage, &edges, &steps, |cx, i| {
+                Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &micros[i])
+            })?;
             let stats = cx.read_stats()?;
             loss += f64::from(stats[stat::LOSS]);
             tokens += f64::from(stats[stat::TOKENS]);

@@ -60,7 +60,9 @@ fn last_logits(cx: &mut Ctx, stage: &Stage, head: &Head, ids: &[i32]) -> Result<
         sample: vec![0; t],
         mask: vec![0.0; t],
         weight: vec![0.0; t],
+        aux_weight: 0.0,
         cu_seqlens: vec![0, t as i32],
+        context: None,
     };
     let mb = Micro::upload(&*cx.device, &cx.stream, &cx.pool, 0, &host_batch)?;
     let layers: Vec<_> = stage.chunks.iter().flat_map(|c| &c.layers).collect();

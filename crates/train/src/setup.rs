@@ -11,7 +11,7 @@ use ferrotron_executor::{Chunk, Edges, Stage};
 use ferrotron_models::{ModelConfig, build};
 use ferrotron_nn::{Builder, Head};
 use ferrotron_optim::{MicrobatchCalculator, Optimizer, ParamScheduler};
-use ferrotron_runtime::{Ctx, CtxOptions, ParamStore, ParamTable, StoreOptions, SyncOptions};
+use ferrotron_runtime::{Ctx, CtxOptions, GroupNeeds, ParamStore, ParamTable, StoreOptions, SyncOptions};
 use ferrotron_schedule::{ChunkPlan, Ring, chunks_of_stage};
 use ferrotron_telemetry::Timers;
 use ferrotron_tokenizer::{TikTokenOptions, Tokenizer};
@@ -72,12 +72,23 @@ fn chunks(c: &Config, layers: usize, stage: usize, stages: usize) -> Result<Vec<
     Ok(chunks_of_stage(counts, stages, stage))
 }
 
+/// What the groups of a rank depend on beside the mesh.
+pub(crate) fn needs(c: &Config) -> GroupNeeds {
+    GroupNeeds { chunks: c.parallel.virtual_stages, kv_groups: c.model.num_query_groups }
+}
+
 /// Builds this rank's part of the model on `device`.
 pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>, world: &World) -> Result<Built> {
     let model = bridge::model_config(c, vocab)?;
     let dtype = c.train.params_dtype.dtype();
+    if !device.ops().supports(dtype) {
+        let (name, model) = (&device.info().name, &device.info().model);
+        return Err(Error::Setting(format!(
+            "{name} ({model}) does not store {dtype}; use --fp16, or neither flag for float32"
+        )));
+    }
     let stream = Ctx::home_stream(&device)?;
-    let groups = world.groups(c.parallel.virtual_stages, &device)?;
+    let groups = world.groups(needs(c), &device)?;
     let (stage, stages) = (groups.pp.rank(), groups.pp.size());
     let mut table = ParamTable::default();
     let mut builder = Builder::new(&mut table, &device, &stream, &groups, c.parallel.sequence_parallel);
@@ -88,6 +99,8 @@ pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>, world: &Wo
         dtype,
         dp_size: groups.instance.size(),
         dp_rank: groups.instance.rank(),
+        expert_dp_size: groups.edp_instance.size(),
+        expert_dp_rank: groups.edp_instance.rank(),
         shard_optimizer: sharded,
         bucket_elements: c.parallel.ddp_bucket_size.unwrap_or(BUCKET_ELEMENTS.max(1_000_000 * groups.dp.size())),
         seed: c.train.seed,
@@ -107,7 +120,8 @@ pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>, world: &Wo
         sync,
     };
     let cx = Ctx::new(device, stream, groups, params, options)?;
-    let rows = c.train.micro_batch_size * c.data.seq_length / if cx.sequence_parallel { c.parallel.tp } else { 1 };
+    let shares = c.parallel.cp * if cx.sequence_parallel { c.parallel.tp } else { 1 };
+    let rows = c.train.micro_batch_size * c.data.seq_length / shares;
     let ring = Ring { stages, chunks: models.len() };
     let in_flight = pipe_of(&c.parallel, stage, ring, usize::MAX).sends_in_flight();
     let edges = Edges { rows, hidden: model.hidden, stage, ring, in_flight };
@@ -155,7 +169,7 @@ impl Trainer {
         let batches = MicrobatchCalculator::new(
             bridge::batch_schedule(&config)?,
             config.train.micro_batch_size as u64,
-            cx.groups.dp.size() as u64,
+            cx.groups.readers().1 as u64,
             config.train.decrease_batch_size_if_needed,
             0,
         )?;
@@ -219,7 +233,7 @@ fn check_schedules(c: &Config, edges: &Edges, batches: &MicrobatchCalculator) ->
 }
 
 fn sources(c: &Config, datasets: Datasets, cx: &Ctx) -> Result<Sources> {
-    let dp = &cx.groups.dp;
+    let (readers, context) = (cx.groups.readers(), (cx.groups.cp.rank(), cx.groups.cp.size()));
     let order = match c.data.dataloader {
         settings::DataloaderKind::Single => Order::Single { drop_last: true },
         settings::DataloaderKind::Cyclic => Order::Cyclic { data_sharding: true },
@@ -227,8 +241,8 @@ fn sources(c: &Config, datasets: Datasets, cx: &Ctx) -> Result<Sources> {
     let source = |name, set: Option<Arc<SplitDataset>>, micro_batch_size| -> Result<Option<BatchSource>> {
         use ferrotron_data::Dataset;
         let Some(set) = set.filter(|s| !s.is_empty()) else { return Ok(None) };
-        let sampler = Sampler::new(order, set.len(), micro_batch_size, dp.size())?;
-        let source = BatchSource::new(name, set, sampler, dp.rank(), dp.size());
+        let sampler = Sampler::new(order, set.len(), micro_batch_size, readers.1)?;
+        let source = BatchSource::new(name, set, sampler, readers).shared_by(context);
         Ok(Some(source.per_token(c.parallel.per_token_loss)))
     };
     let (train, eval) = (c.train.micro_batch_size, c.eval.micro_batch_size);

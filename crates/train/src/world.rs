@@ -8,7 +8,7 @@ use ferrotron_base::DType;
 use ferrotron_comm::{Fabric, Options, ThreadWorld};
 use ferrotron_config::settings::ParallelConfig;
 use ferrotron_device::Device;
-use ferrotron_runtime::{Ctx, Groups};
+use ferrotron_runtime::{Ctx, GroupNeeds, Groups};
 use ferrotron_schedule::{Axis, Layout, Mesh, Order};
 
 use crate::{Error, Result};
@@ -99,7 +99,7 @@ impl World {
             pp: p.pp,
             cp: p.cp,
             ep: p.ep,
-            etp: p.tp,
+            etp: p.etp,
             order: Order::TpCpEpDpPp,
             optimizer_instances: p.optimizer_instances,
         };
@@ -132,12 +132,12 @@ impl World {
         self.mesh.place(self.rank(), axis)
     }
 
-    /// Communicators of this rank, whose stage has so many chunks.
-    pub fn groups(&self, chunks: usize, device: &Arc<dyn Device>) -> Result<Groups> {
+    /// Communicators of this rank.
+    pub fn groups(&self, needs: GroupNeeds, device: &Arc<dyn Device>) -> Result<Groups> {
         if self.size() == 1 {
             return Ok(Groups::solo(device));
         }
-        Ok(Groups::of_mesh(&*self.fabric, &self.mesh, chunks, device)?)
+        Ok(Groups::of_mesh(&*self.fabric, &self.mesh, needs, device)?)
     }
 }
 

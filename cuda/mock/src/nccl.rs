@@ -117,12 +117,11 @@ fn queue(
         engine.broke(format!("{name} on another stream than the communicator's first call: ranks may differ in order"));
     }
     let lost = engine.faults().visit(&format!("lost:{name}")).is_some();
-    let slow = engine.faults().visit(&format!("slow:{name}")).map_or(0, |ms| u64::from(ms.unsigned_abs()));
+    let slow = engine.faults().visit(&format!("slow:{name}")).map(|ms| Duration::from_millis(ms.unsigned_abs().into()));
     let (group, rank, device, state) = (comm.group.clone(), comm.rank, comm.device, comm.state.clone());
     let task = Task::new(name, accesses, move || {
-        std::thread::sleep(Duration::from_millis(slow));
-        let done = if lost { Err(group.be_lost(rank)) } else { work(&group, rank) };
-        match done {
+        let late = if lost { group.dawdle(rank, None) } else { slow.map_or(Ok(()), |t| group.dawdle(rank, Some(t))) };
+        match late.and_then(|()| work(&group, rank)) {
             // the kernel of an aborted communicator ends without an error of the stream; nobody reads what it left
             Ok(()) | Err(CollectiveError::Aborted(_)) => Ok(()),
             Err(e) => {

@@ -77,6 +77,17 @@ operators! {
     fn aclnnMatmul(self_: *const aclTensor, mat2: *const aclTensor, out: *mut aclTensor, cube_math_type: i8);
     /// `out[i] = self[i] @ mat2[i]`, three dims.
     fn aclnnBatchMatMul(self_: *const aclTensor, mat2: *const aclTensor, out: *mut aclTensor, cube_math_type: i8);
+    /// `out = beta * self + alpha * (mat1 @ mat2)`, with broadcasting of self.
+    fn aclnnAddmm(
+        self_: *const aclTensor, mat1: *const aclTensor, mat2: *const aclTensor, beta: *const aclScalar,
+        alpha: *const aclScalar, out: *mut aclTensor, cube_math_type: i8,
+    );
+    /// `y_i += x_i^T @ weight_i` for groups i along K: x `[K,M]` and weight `[K,N]` of 16 bits, y `F32[M,N]` (one group),
+    /// ends of the groups `I64` on the device. Only x transposed, weight not, and group type 2 exist.
+    fn aclnnGroupedMatmulAdd(
+        x: *const aclTensor, weight: *const aclTensor, group_list: *const aclTensor, y: *mut aclTensor,
+        transpose_x: bool, transpose_weight: bool, group_type: i64,
+    );
     /// Attention of packed sequences, layout TND: q `[T,N,D]`, k and v `[T,G,D]`, ends of sequences on the host;
     /// `softmax_max` and `softmax_sum` are `F32[T,N,8]`. Sparse mode 3 takes the triangle `[2048,2048]` as its mask.
     fn aclnnFlashAttentionVarLenScore(
@@ -209,6 +220,6 @@ mod tests {
     fn libraries_without_operators_lack_them_all() {
         let ops = OpApi::load(&[]);
         assert_eq!(ops.lacking(), OpApi::NAMES);
-        assert_eq!(OpApi::NAMES.len(), 42);
+        assert_eq!(OpApi::NAMES.len(), 44);
     }
 }

@@ -26,6 +26,10 @@ const ACTS: &[&str] = &[
     "--yarn-original-max-position-embeddings", "--yarn-beta-fast", "--yarn-beta-slow",
     "--yarn-correction-range-round-to-int", "--no-yarn-correction-range-round-to-int", "--rotary-scaling-factor",
     "--mscale", "--mscale-all-dim", "--window-size",
+    // mixture of experts
+    "--num-experts", "--moe-ffn-hidden-size", "--moe-router-topk", "--moe-router-pre-softmax",
+    "--moe-router-score-function", "--moe-router-dtype", "--moe-router-load-balancing-type", "--moe-aux-loss-coeff",
+    "--moe-z-loss-coeff", "--moe-token-dispatcher-type", "--expert-tensor-parallel-size",
     // dropout, initial weights, vocabulary
     "--hidden-dropout", "--attention-dropout", "--init-method-std", "--embedding-init-method-std", "--seed",
     "--untie-embeddings-and-output-weights", "--make-vocab-size-divisible-by", "--padded-vocab-size",
@@ -51,10 +55,12 @@ const ACTS: &[&str] = &[
     // precision
     "--fp16", "--bf16", "--loss-scale", "--initial-loss-scale", "--min-loss-scale", "--loss-scale-window", "--hysteresis",
     // parallel layout
-    "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size",
+    "--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--context-parallel-size", "--cp-comm-type",
+    "--context-parallel-algo",
     "--expert-model-parallel-size", "--sequence-parallel", "--num-layers-per-virtual-pipeline-stage",
     "--num-virtual-stages-per-pipeline-rank", "--decoder-first-pipeline-num-layers",
     "--decoder-last-pipeline-num-layers", "--pipeline-model-parallel-layout", "--num-layer-list",
+    "--pp-partition-method",
     "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split",
     "--microbatch-group-size-per-virtual-pipeline-stage", "--pipeline-schedule", "--enable-zbh1-pipeline",
     "--use-distributed-optimizer", "--num-distributed-optimizer-instances",
@@ -146,17 +152,24 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
             "--ddp-pad-buckets-for-high-nccl-busbw", "--ddp-average-in-collective", "--use-nccl-ub", "--use-sharp",
             "--sharp-enabled-group", "--nccl-communicator-config-path", "--high-priority-stream-groups",
             "--disable-symmetric-registration", "--disable-gloo-process-groups", "--disable-gloo-group",
-            "--use-ring-exchange-p2p", "--cp-comm-type", "--context-parallel-algo", "--use-cp-send-recv-overlap",
+            "--use-ring-exchange-p2p",
             "--no-async-tensor-model-parallel-allreduce", "--disable-async-tensor-model-parallel-allreduce",
             "--no-contiguous-buffers-in-local-ddp", "--use-contiguous-buffers-in-ddp",
             "--no-scatter-gather-tensors-in-pipeline", "--pipeline-model-parallel-comm-backend",
-            "--no-gradient-reduce-div-fusion", "--suggested-communication-unit-size", "--expert-tensor-parallel-size",
+            "--no-gradient-reduce-div-fusion", "--suggested-communication-unit-size",
             "--zero-reduce-scatter", "--zero-contigious-gradients", "--zero-reduce-bucket-size",
             "--zero-allgather-bucket-size", "--sync-tp-duplicated-parameters", "--data-parallel-random-init",
             "--flight-recorder-dump-path", "--flight-recorder-trace-buffer-size", "--no-flight-recorder-dump-on-timeout",
             "--flight-recorder-include-stack-trace", "--no-flight-recorder-include-only-active",
             "--no-flight-recorder-extra-dump-on-exec", "--no-use-layer-wise-param-layout", "--force-ds-sequence-parallel",
-            "--no-barrier-with-level-1-timing", "--kv-head-repeat-before-uly-alltoall", "--ulysses-degree-in-cp",
+            "--no-barrier-with-level-1-timing",
+        ],
+    ),
+    (
+        "context-parallel ranks gather keys and values here: there is no ring or all-to-all to tune",
+        &[
+            "--hierarchical-context-parallel-sizes", "--use-cp-send-recv-overlap", "--kv-head-repeat-before-uly-alltoall",
+            "--ulysses-degree-in-cp", "--cp-window-size", "--megatron-cp-in-bnsd", "--use-ulysses-allgather-kv",
         ],
     ),
     (
@@ -218,11 +231,13 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
     (
         "concerns mixture-of-experts layers, and acts only with --num-experts",
         &[
-            "--moe-router-topk", "--moe-grouped-gemm", "--moe-token-dispatcher-type", "--moe-permute-fusion",
-            "--moe-router-load-balancing-type", "--moe-aux-loss-coeff", "--moe-router-dtype", "--moe-router-score-function",
-            "--moe-permutation-async-comm", "--moe-ffn-hidden-size", "--moe-layer-freq", "--moe-z-loss-coeff",
-            "--moe-loss-coeff", "--moe-train-capacity-factor", "--moe-eval-capacity-factor", "--moe-min-capacity",
+            "--moe-layer-freq", "--moe-loss-coeff", "--moe-train-capacity-factor", "--moe-eval-capacity-factor",
+            "--moe-min-capacity",
         ],
+    ),
+    (
+        "chooses a kernel or the timing of mixture-of-experts layers; here there is one of each",
+        &["--moe-grouped-gemm", "--moe-permute-fusion", "--moe-permutation-async-comm"],
     ),
 ];
 
@@ -248,7 +263,7 @@ pub(super) fn planned(flag: &Flag, group: &Group) -> Status {
 fn planned_reason(name: &str, group: &Group) -> &'static str {
     let about = |words: &[&str]| words.iter().any(|w| name.contains(w));
     if about(&["moe-", "expert", "router"]) {
-        "mixture-of-experts layers are not there yet"
+        "this part of mixture-of-experts layers is not there yet"
     } else if about(&[
         "mla",
         "lora-rank",

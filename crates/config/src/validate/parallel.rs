@@ -36,14 +36,17 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         v.why = Some("data parallel size = ranks / (tensor x pipeline x context); ranks come from WORLD_SIZE, which the launcher sets".into());
     }
     if cp > 1 {
-        c.planned(&[CP], format!("{CP} {cp}: context parallelism is not there yet"));
+        context(c, cp);
     }
     let groups = c.args.int("num_query_groups").filter(|_| c.args.flag("group_query_attention"));
-    if let Some(groups) = groups.filter(|g| *g > 0 && tp > 1 && g % tp as i64 != 0) {
-        c.planned(
+    if let Some(groups) = groups.filter(|g| *g > 0 && g % tp as i64 != 0 && tp as i64 % g != 0) {
+        let v = c.invalid(
             &["--num-query-groups", TP],
-            format!("{groups} query groups over {tp} tensor-parallel ranks: replicated groups are not there yet"),
+            "the query groups neither divide over the tensor-parallel ranks nor the ranks over the groups",
         );
+        v.arithmetic = Some(format!("{groups} groups, {tp} ranks"));
+        v.legal = Some(format!("{TP} {}, or a multiple of {groups}", list(&divisors(groups as usize))));
+        v.why = Some("a rank holds whole groups, or ranks share one: each then holds its key and value heads".into());
     }
     let thread_ranks = c.count_from("thread_ranks", 0).unwrap_or(0) as usize;
     if thread_ranks > 0 && thread_ranks != world_size {
@@ -85,12 +88,31 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
             "--sequence-parallel has no effect at tensor parallel size 1: disabled (numbers do not change)",
         );
     }
+    let tokens = c.args.int("seq_length").and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+    if sequence_parallel && tokens.is_multiple_of(cp) && !(tokens / cp).is_multiple_of(tp) {
+        let v = c.invalid(
+            &["--seq-length", "--sequence-parallel", TP],
+            "the tokens of a sample do not divide over the ranks of sequence parallelism",
+        );
+        v.arithmetic = Some(match cp {
+            1 => format!("{tokens} % tensor {tp} = {}", tokens % tp),
+            _ => format!(
+                "{tokens} / context {cp} = {}; {} % tensor {tp} = {}",
+                tokens / cp,
+                tokens / cp,
+                tokens / cp % tp
+            ),
+        });
+        v.legal = Some(format!("--seq-length a multiple of {}", tp.saturating_mul(cp)));
+    }
     if c.args.flag("tp_comm_overlap") && !sequence_parallel {
         c.invalid(
             &["--tp-comm-overlap"],
             "--tp-comm-overlap needs --sequence-parallel and a tensor parallel size above 1",
         );
     }
+    // Ranks with the same parameters.
+    let replicas = dp.saturating_mul(cp);
     let zero_stage = if c.args.is_set("zero_stage") { c.count_from("zero_stage", 0) } else { None };
     let distributed_optimizer = c.args.flag("use_distributed_optimizer") || matches!(zero_stage, Some(1 | 3));
     if c.args.flag("overlap_param_gather") {
@@ -121,29 +143,27 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         if stage > 3 {
             c.invalid(&["--zero-stage"], format!("--zero-stage {stage} does not exist")).legal =
                 Some("0, 1, 2, 3".into());
-        } else if stage == 2 && dp > 1 {
+        } else if stage == 2 && replicas > 1 {
             c.planned(&["--zero-stage"], "--zero-stage 2 is not there yet: 0, 1 and 3 are");
-        } else if stage == 3 && dp > 1 && pp > 1 {
+        } else if stage == 3 && replicas > 1 && pp > 1 {
             let flags = ["--zero-stage", PP];
             let v = c.invalid(&flags, "--zero-stage 3 does not go with pipeline stages");
             v.legal = Some("--zero-stage 1 with pipeline stages, or one stage".into());
             v.why = Some("each micro-batch gathers every block twice: the pipeline would wait for that".into());
-        } else if stage == 3 && dp > 1 && ep > 1 {
-            c.planned(&["--zero-stage", EP], "--zero-stage 3 with expert parallelism is not there yet");
-        } else if stage > 0 && dp == 1 {
+        } else if stage > 0 && replicas == 1 {
             c.notice(
                 NoticeKind::NoEffect,
                 format!("no effect: --zero-stage {stage} (one data-parallel rank has nothing to shard)"),
             );
         }
     }
-    if c.args.flag("use_distributed_optimizer") && dp == 1 {
+    if c.args.flag("use_distributed_optimizer") && replicas == 1 {
         c.notice(
             NoticeKind::NoEffect,
             "no effect: --use-distributed-optimizer (one data-parallel rank has nothing to shard)",
         );
     }
-    let optimizer_instances = instances(c, distributed_optimizer, dp.saturating_mul(cp));
+    let optimizer_instances = instances(c, distributed_optimizer, replicas);
     c.derive_size("world_size", world_size, "WORLD_SIZE");
     c.derive_size("data_parallel_size", dp, "world size / (tp x pp x cp)");
     let rank = c.env.rank;
@@ -156,6 +176,7 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         pp,
         cp,
         ep,
+        etp: tp,
         dp,
         virtual_stages: 1,
         stage_layers: vec![],
@@ -177,6 +198,26 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         thread_ranks,
         interface: c.args.text("interface").map(str::to_string),
     }
+}
+
+/// How context-parallel ranks exchange keys and values: by an all-gather, whatever the flags say. Megatron's ring (p2p) and
+/// Ulysses (a2a), and MindSpeed's, give the same numbers but for rounding.
+fn context(c: &mut Checker, cp: usize) {
+    let (megatron, mindspeed) =
+        (c.args.texts("cp_comm_type"), c.args.text("context_parallel_algo").map(str::to_string));
+    let asked = match mindspeed.filter(|_| c.given_any(&["context_parallel_algo"])) {
+        Some(algorithm) if algorithm == "kvallgather_cp_algo" => return,
+        Some(algorithm) => format!("--context-parallel-algo {algorithm}"),
+        None if megatron.iter().all(|t| t == "allgather") => return,
+        None => format!("--cp-comm-type {}", megatron.join(" ")),
+    };
+    c.notice(
+        NoticeKind::Adjusted,
+        format!(
+            "{asked}: the {cp} context-parallel ranks gather keys and values here, as --cp-comm-type allgather does; the \
+             numbers are the same but for rounding, other exchanges are not there"
+        ),
+    );
 }
 
 /// Instances of the distributed optimizer, which divide the `replicas` (0: unknown) that sum their gradients.
@@ -214,7 +255,5 @@ fn experts(c: &mut Checker, ep: usize) {
         let v = c.invalid(&[EP, "--num-experts"], "the experts do not divide over the expert-parallel ranks");
         v.arithmetic = Some(format!("{experts} experts % {ep} = {}", experts % ep as i64));
         v.legal = Some(format!("expert parallel size {}", list(&divisors(experts as usize))));
-    } else if ep > 1 {
-        c.planned(&[EP], format!("{EP} {ep}: expert parallelism is not there yet"));
     }
 }

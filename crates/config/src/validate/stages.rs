@@ -3,7 +3,7 @@
 use ferrotron_schedule::{Kind, LayerSplit, LayoutError, VirtualStages, Way, parse_layout};
 
 use super::checker::{Checker, divisors, list, plural};
-use crate::settings::ParallelConfig;
+use crate::settings::{ModelConfig, ParallelConfig};
 use crate::value::Value;
 
 const PP: &str = "--pipeline-model-parallel-size";
@@ -13,16 +13,17 @@ const LAYOUT: &str = "--pipeline-model-parallel-layout";
 const FIRST: &str = "--decoder-first-pipeline-num-layers";
 const LAST: &str = "--decoder-last-pipeline-num-layers";
 const LIST: &str = "--num-layer-list";
+const METHOD: &str = "--pp-partition-method";
 const GROUP: &str = "--microbatch-group-size-per-virtual-pipeline-stage";
 const SCHEDULE: &str = "--pipeline-schedule";
 
 /// Fills in the layers of every virtual stage and the schedule (Megatron: `get_num_layers_to_build`, `validate_args`).
-pub(super) fn check(c: &mut Checker, p: &mut ParallelConfig) {
+pub(super) fn check(c: &mut Checker, p: &mut ParallelConfig, model: &ModelConfig) {
     p.microbatch_group = c.size("microbatch_group_size_per_vp_stage").unwrap_or(p.pp);
     let Some(layers) = c.args.int("num_layers").and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0) else {
         return;
     };
-    let Some((way, flags)) = division(c, layers, p.pp) else { return };
+    let Some((way, flags)) = division(c, layers, p, model) else { return };
     match (LayerSplit { layers, stages: p.pp, way }).counts() {
         Ok(counts) => {
             p.virtual_stages = counts.len() / p.pp;
@@ -40,7 +41,13 @@ pub(super) fn check(c: &mut Checker, p: &mut ParallelConfig) {
 }
 
 /// How the layers are divided, and the flags that say so; `None` when they contradict each other.
-fn division(c: &mut Checker, layers: usize, pp: usize) -> Option<(Way, Vec<&'static str>)> {
+fn division(
+    c: &mut Checker,
+    layers: usize,
+    p: &ParallelConfig,
+    model: &ModelConfig,
+) -> Option<(Way, Vec<&'static str>)> {
+    let pp = p.pp;
     let chunk = c.size("num_layers_per_virtual_pipeline_stage");
     let chunks = c.size("num_virtual_stages_per_pipeline_rank");
     let first = c.size("decoder_first_pipeline_num_layers");
@@ -86,7 +93,15 @@ fn division(c: &mut Checker, layers: usize, pp: usize) -> Option<(Way, Vec<&'sta
         }
         return layer_list(c, &text, layers, pp).map(|way| (way, vec![LIST, PP, "--num-layers"]));
     }
-    if c.args.is_set("pp_partition_method") || (c.args.flag("deepspeed") && !c.args.flag("no_pipeline_parallel")) {
+    if let Some(text) = c.args.text("pp_partition_method").map(str::to_string) {
+        if ways > 0 || first.is_some() || last.is_some() || embedding || loss {
+            let flags = [METHOD, CHUNK, CHUNKS, FIRST, LAST];
+            c.invalid(&flags, format!("{METHOD} divides all layers by itself: not with other flags that divide them"));
+            return None;
+        }
+        return super::partition::way(c, &text, model, p.tp).map(|way| (way, vec![METHOD, PP, "--num-layers"]));
+    }
+    if c.args.flag("deepspeed") && !c.args.flag("no_pipeline_parallel") {
         // An even division with chunks is asked for in words of its own.
         if ways == 0 && first.is_none() && last.is_none() && !embedding && !loss {
             return Some((Way::Balanced, vec!["--num-layers", PP]));

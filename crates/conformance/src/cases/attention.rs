@@ -26,7 +26,7 @@ struct Kind {
 
 pub(super) fn cases(cases: &mut Cases) {
     let heads = [(1, 1, 1), (4, 4, 8), (4, 2, 33), (3, 1, 64)];
-    let packs: [(&[i32], &[i32]); 8] = [
+    let packs: [(&[i32], &[i32]); 10] = [
         (&[0, 1], &[0, 1]),
         (&[0, 7], &[0, 7]),
         (&[0, 3, 3, 20], &[0, 3, 3, 20]), // an empty sequence
@@ -35,6 +35,9 @@ pub(super) fn cases(cases: &mut Cases) {
         (&[0, 0], &[0, 0]),
         (&[0, 131], &[0, 131]),
         (&[0, 70, 150], &[0, 70, 150]),
+        // One chunk of each sample, as context parallelism has it: keys before it, and keys that no query here sees.
+        (&[0, 0, 5, 5, 9], &[0, 3, 10, 14, 30]),
+        (&[0, 0, 71, 71], &[0, 131, 270, 303]),
     ];
     for (heads, groups, head_dim) in heads {
         for (cu_q, cu_k) in packs {
@@ -53,7 +56,7 @@ pub(super) fn cases(cases: &mut Cases) {
                             dtype,
                         };
                         // Long sequences are for the blocking of kernels: not for every dtype and width.
-                        let long = cu_q[cu_q.len() - 1] > 100;
+                        let long = cu_k[cu_k.len() - 1] > 100;
                         let narrow = dtype == DType::F16 || (dtype == DType::BF16 && p > 0.0);
                         if long && (narrow || groups == heads || window == Some(1)) {
                             continue;

@@ -170,6 +170,8 @@ mod tests {
             gradients(dims(true, None), &[0, 5, 5, 7], &[0, 5, 5, 7], p);
             gradients(dims(false, None), &[0, 2, 4], &[0, 5, 6], p);
             gradients(dims(true, Some(2)), &[0, 2, 5], &[0, 5, 6], p);
+            // Keys without queries, and queries in the middle of their sequence.
+            gradients(dims(true, None), &[0, 0, 2, 2], &[0, 1, 5, 7], p);
         }
     }
 
@@ -182,6 +184,21 @@ mod tests {
         let v = noise(3, 6);
         // one key: probability one, so each head copies its group's value
         assert_eq!(at(&v), [&v[..3], &v[..3], &v[3..], &v[3..]].concat());
+    }
+
+    #[test]
+    fn a_chunk_of_queries_has_the_rows_of_the_whole() {
+        // Rows 2..4 of five over their first four keys, and the keys after them in a sequence without queries.
+        let (q, k, v) = (noise(1, 60), noise(2, 30), noise(3, 30));
+        let dims = dims(true, None);
+        let all = Inputs { dims, q: &q, k: &k, v: &v, cu_q: &[0, 5], cu_k: &[0, 5], drop: None };
+        let (whole, whole_lse) = all.forward();
+        let chunk = Inputs { q: &q[24..48], cu_q: &[0, 2, 2], cu_k: &[0, 4, 5], ..all };
+        let (part, lse) = chunk.forward();
+        assert_eq!(part, whole[24..48]);
+        assert_eq!(lse[..2], whole_lse[2..4]);
+        let (_, dk, dv) = chunk.backward(&part, &lse, &noise(4, 24));
+        assert!(dk[24..].iter().chain(&dv[24..]).all(|&d| d == 0.0) && dk[..24].iter().all(|&d| d != 0.0));
     }
 
     #[test]

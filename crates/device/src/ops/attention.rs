@@ -2,7 +2,8 @@
 //!
 //! For sequence i, query rows `cu_q[i]..cu_q[i+1]` see key rows `cu_k[i]..cu_k[i+1]`. With Lq query and Lk key rows,
 //! query r stands at position `p = r + Lk - Lq` of the keys (aligned at the end, as flash-attn does; context parallel
-//! needs that). Causal: keys `j <= p`; window w: also `j > p - w`. Query head n reads KV group `n / (N/G)`.
+//! needs that). A sequence may have no queries: its keys get gradients of 0. Causal: keys `j <= p`; window w: also
+//! `j > p - w`. Query head n reads KV group `n / (N/G)`.
 //!
 //! `o = softmax(scale q k^T) v`; saved: `lse[n,t] = ln sum_j exp(scale q k_j)`. Rows that see no key give o = 0 and
 //! lse = -inf. Backward recomputes `P = exp(scale q k^T - lse)`:

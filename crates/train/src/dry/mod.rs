@@ -1,8 +1,8 @@
 //! One training step of a whole world on the dry device: memory and work of every rank, and all ranks' collectives
 //! compared, in seconds and without a device.
 //!
-//! What a rank does follows from its pipeline stage and from whether it is the first of its tensor-parallel group; ranks
-//! alike in that are run once, and their trace stands for all of them in the comparison, each in its own groups.
+//! What a rank does follows from its pipeline stage, its part of each sample (context parallel) and from whether it is the
+//! first of its tensor-parallel group; ranks alike in that are run once, and their trace stands for all of them in the comparison, each in its own groups.
 
 mod report;
 
@@ -19,7 +19,7 @@ use ferrotron_runtime::{Groups, MicroHost};
 use ferrotron_schedule::{Axis, Costs, Mesh, Ring, Wires, bubble_formula, schedule, simulate};
 use ferrotron_tokenizer::{Tokenizer, TokenizerSpec};
 
-use crate::setup::tokenizer;
+use crate::setup::{needs, tokenizer};
 use crate::step::pipe_of;
 use crate::{Error, Result, Trainer, World};
 
@@ -41,7 +41,7 @@ pub fn one_step(resolved: &Resolved) -> Result<DryReport> {
     let mesh = World::new(Arc::new(DryRank::new(0, ranks)), &c.parallel)?.mesh;
     let (tokenizer, vocab) = vocabulary(c)?;
 
-    let mut classes: BTreeMap<(usize, bool), Vec<usize>> = BTreeMap::new();
+    let mut classes: BTreeMap<Class, Vec<usize>> = BTreeMap::new();
     for rank in 0..ranks {
         classes.entry(class(&mesh, rank)).or_default().push(rank);
     }
@@ -58,9 +58,12 @@ pub fn one_step(resolved: &Resolved) -> Result<DryReport> {
     Ok(DryReport { crossed, stages, microbatches: microbatches(c)?, bubble: bubble(c)? })
 }
 
-/// Ranks of one class do the same, each in its own groups.
-fn class(mesh: &Mesh, rank: usize) -> (usize, bool) {
-    (mesh.place(rank, Axis::Pp), mesh.place(rank, Axis::Tp) > 0)
+/// Ranks of one class do the same, each in its own groups: pipeline stage, part of a sample, not the first of its
+/// tensor-parallel group.
+type Class = (usize, usize, bool);
+
+fn class(mesh: &Mesh, rank: usize) -> Class {
+    (mesh.place(rank, Axis::Pp), mesh.place(rank, Axis::Cp), mesh.place(rank, Axis::Tp) > 0)
 }
 
 /// One rank alone.
@@ -71,7 +74,7 @@ fn rehearse(resolved: &Resolved, tokenizer: Arc<dyn Tokenizer>, vocab: usize, ra
     let world = World::new(fabric.clone(), &c.parallel)?;
     let stage = world.place(Axis::Pp);
     let mut t = Trainer::without_data(device.clone(), resolved, world, tokenizer, vocab)?;
-    let micro = blank(c);
+    let micro = blank(c).context_part(t.cx.groups.cp.rank(), c.parallel.cp)?;
     let n = microbatches(c)?;
     if c.parallel.overlap_grad_reduce || c.parallel.overlap_param_gather {
         t.rehearse_with(n, |_| &micro)?;
@@ -103,7 +106,7 @@ fn compare(c: &Config, mesh: &Mesh, members: &[Vec<usize>], traces: &[Trace]) ->
     for (trace, ranks) in members.iter().enumerate() {
         for &rank in ranks {
             let fabric = DryRank::new(rank, mesh.layout().world);
-            Groups::of_mesh(&fabric, mesh, c.parallel.virtual_stages, &device)?;
+            Groups::of_mesh(&fabric, mesh, needs(c), &device)?;
             roster.seat(&fabric, trace).map_err(ours)?;
         }
     }
@@ -173,7 +176,9 @@ fn blank(c: &Config) -> MicroHost {
         positions,
         mask: vec![1.0; t],
         weight: vec![1.0; t],
+        aux_weight: 1.0,
         cu_seqlens: (0..=samples).map(|i| (i * s) as i32).collect(),
+        context: None,
     }
 }
 
