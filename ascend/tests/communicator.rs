@@ -148,7 +148,7 @@ fn faults_of_collectives_end_all_ranks_with_a_report() {
     for (faults, deadline, words) in [
         // a rank whose device never does its part: both wait in the call, and nobody is elsewhere
         ("lost:HcclAllReduce#2=1", 2, &["waited 2.", "dp #2 all_reduce of 100 F32 at ", "the link between them"][..]),
-        ("slow:HcclAllReduce#2=4000", 2, &["waited 2.", "dp #2 all_reduce of 100 F32 at ", "the link between them"]),
+        ("slow:HcclAllReduce#2=20000", 2, &["waited 2.", "dp #2 all_reduce of 100 F32 at ", "the link between them"]),
         // the library refuses the call at once
         ("HcclAllReduce#2=9", 30, &["HcclAllReduce in group dp/test: 9 HCCL_E_TIMEOUT: not all ranks came in time"]),
         // a kernel's error on the communicator's stream

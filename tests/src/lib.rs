@@ -65,8 +65,16 @@ pub fn rig(device: Arc<dyn Device>, c: &ModelConfig, dtype: DType) -> Result<Rig
     let whole = ChunkPlan { blocks: 0..c.num_layers, embedding: true, head: true };
     let mut models = build(&mut Builder::new(&mut table, &device, &stream, &groups, false), c, &[whole])?;
     let model = models.pop().expect("one chunk");
-    let options =
-        StoreOptions { dtype, dp_size: 1, dp_rank: 0, shard_optimizer: false, bucket_elements: 1 << 20, seed: 1234 };
+    let options = StoreOptions {
+        dtype,
+        dp_size: 1,
+        dp_rank: 0,
+        expert_dp_size: 1,
+        expert_dp_rank: 0,
+        shard_optimizer: false,
+        bucket_elements: 1 << 20,
+        seed: 1234,
+    };
     let params = ParamStore::new(table, options, &*device, &stream)?;
     let o = CtxOptions {
         dtype,
@@ -92,6 +100,7 @@ pub fn plain_batch(ids: &[i32], labels: &[i32], s: usize, first_sample: usize, m
         offset: (0..t).map(|i| (i % s) as i32).collect(),
         mask: vec![1.0; t],
         weight: vec![1.0 / (t * micro_batches) as f32; t],
+        aux_weight: 1.0 / micro_batches as f32,
         cu_seqlens: (0..=t / s).map(|i| (i * s) as i32).collect(),
         context: None,
     }

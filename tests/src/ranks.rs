@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ferrotron_base::mt19937::Mt19937;
 use ferrotron_comm::{Fabric, Linker, Options, ThreadWorld};
-use ferrotron_cpu::{CpuConfig, CpuDevice};
+use ferrotron_cpu::{CpuConfig, CpuDevice, StreamMode};
 use ferrotron_device::ops::AdamConfig;
 use ferrotron_device::{DType, Device, Result, host};
 use ferrotron_executor::{Chunk, Edges, Stage, run};
@@ -30,6 +30,10 @@ pub struct Ranks {
     pub pp: usize,
     /// Data parallel.
     pub dp: usize,
+    /// Expert parallel, a share of tensor x data parallel.
+    pub ep: usize,
+    /// Expert tensor parallel; 0 is `tp`.
+    pub etp: usize,
     /// Context parallel.
     pub cp: usize,
     /// Samples are packed documents: attention and positions start afresh in each.
@@ -58,12 +62,14 @@ pub struct Ranks {
 
 impl Ranks {
     /// One rank, inline.
-    pub fn one() -> Ranks {
-        let device = CpuConfig { threads: 1, ..CpuConfig::default() };
+    pub const fn one() -> Ranks {
+        let device = CpuConfig { threads: 1, streams: StreamMode::Inline };
         Ranks {
             tp: 1,
             pp: 1,
             dp: 1,
+            ep: 1,
+            etp: 0,
             cp: 1,
             documents: false,
             sp: false,
@@ -92,6 +98,8 @@ pub struct Outcome {
     pub losses: Vec<f32>,
     /// Gradient norm of each step.
     pub norms: Vec<f64>,
+    /// Balancing losses of each step, summed over micro-batches and layers; 0 without experts.
+    pub balance: Vec<f32>,
     /// Gradients of step one, whole tensors by name.
     pub grads: BTreeMap<String, Vec<f32>>,
 }
@@ -124,14 +132,15 @@ pub fn qwen3(tied: bool, dropout: f32) -> ModelConfig {
     }
 }
 
-/// The bounds of `tests/layouts.rs`: losses within 1e-5 of `want`'s, relative; gradients of step one within 2e-5 of the
+/// The bounds of `tests/layouts.rs`: losses, balancing losses too, within 1e-5 of `want`'s, relative; gradients of step one within 2e-5 of the
 /// largest of their tensor; norms of ten steps within 2e-5, and of all within 1e-3: differences of rounding grow with every
 /// update (Adam divides them by their own size), and packed documents or few KV groups make norms sensitive to them.
 pub fn agree(what: &str, r: &Ranks, got: &Outcome, want: &Outcome) {
     let mut worst = (0f64, 0f64, 0f64);
-    for (a, b) in got.losses.iter().zip(&want.losses) {
+    for (a, b) in got.losses.iter().chain(&got.balance).zip(want.losses.iter().chain(&want.balance)) {
         assert!(a.is_finite(), "{what} {r:?}: loss {a}");
-        worst.0 = worst.0.max(f64::from((a - b).abs() / b.abs()));
+        let off = if a == b { 0.0 } else { (a - b).abs() / b.abs() };
+        worst.0 = worst.0.max(f64::from(off));
     }
     for (i, (a, b)) in got.norms.iter().zip(&want.norms).enumerate() {
         let late = if i < 10 { 1.0 } else { 50.0 };
@@ -162,6 +171,7 @@ fn micro(r: &Ranks, vocab: usize, step: usize, i: usize, dp: usize) -> MicroHost
     let part = |from: usize| -> Vec<i32> { rows.iter().flat_map(|x| x[from..from + SEQ].to_vec()).collect() };
     let mut m = plain_batch(&part(0), &part(1), SEQ, first, 1);
     m.weight.fill(1.0 / (BATCH * SEQ) as f32);
+    m.aux_weight = r.micro as f32 / BATCH as f32;
     if r.documents {
         pack(&mut m, first);
     }
@@ -224,7 +234,7 @@ pub fn train_on(
         if rank > 0 {
             assert_eq!(part.losses, all.losses, "{r:?}: ranks agree on losses");
         }
-        (all.losses, all.norms) = (part.losses, part.norms);
+        (all.losses, all.norms, all.balance) = (part.losses, part.norms, part.balance);
         for (name, values) in part.grads {
             // Elements that a rank does not hold are NaN; what several hold is the same on all.
             let same = |whole: &[f32]| whole.iter().zip(&values).all(|(w, v)| w.is_nan() || v.is_nan() || w == v);
@@ -245,12 +255,14 @@ fn rank_main(
     fabric: &dyn Fabric,
 ) -> Result<Outcome> {
     let stream = Ctx::home_stream(&device)?;
+    let etp = if r.etp == 0 { r.tp } else { r.etp };
     let layout = Layout {
         world: r.world(),
         tp: r.tp,
         cp: r.cp,
         pp: r.pp,
-        etp: r.tp,
+        ep: r.ep,
+        etp,
         optimizer_instances: r.instances,
         ..Layout::single()
     };
@@ -271,6 +283,8 @@ fn rank_main(
         dtype,
         dp_size: groups.instance.size(),
         dp_rank: groups.instance.rank(),
+        expert_dp_size: groups.edp_instance.size(),
+        expert_dp_rank: groups.edp_instance.rank(),
         shard_optimizer: r.sharded,
         bucket_elements: r.bucket,
         seed: 11,
@@ -307,6 +321,7 @@ fn rank_main(
         }
         let stats = cx.read_stats()?;
         out.losses.push(stats[stat::LOSS] / stats[stat::TOKENS]);
+        out.balance.push(stats[stat::BALANCE]);
         let norm = f64::from(stats[stat::GRAD_SQUARES]).sqrt();
         out.norms.push(norm);
         let grad_factor = (1.0 / (norm + 1e-6)).min(1.0);

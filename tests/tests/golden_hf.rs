@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use ferrotron_device::DType;
 use ferrotron_models::hf::{HfTensor, Mapping, assemble};
-use ferrotron_models::{ModelConfig, gpt2, llama, qwen};
+use ferrotron_models::{ModelConfig, gpt2, llama, mixtral, qwen};
 use ferrotron_runtime::MicroHost;
 use ferrotron_tests::{cpu_rig, golden, plain_batch, relative_error, tensors};
 
@@ -84,4 +84,24 @@ fn qwen2_qkv_bias() {
 #[test]
 fn qwen3_head_norms() {
     check("qwen3", (qwen::from_hf, qwen::mapping));
+}
+
+#[test]
+fn qwen3_experts() {
+    check("qwen3moe", (qwen::from_hf, qwen::mapping));
+}
+
+/// Megatron-core's golden mixture of experts, as a Mixtral: our names give the very tensors.
+#[test]
+fn mixtral_is_the_golden_moe_of_megatron() {
+    let config = std::fs::read_to_string(golden("hf/mixtral/config.json")).unwrap();
+    let c = mixtral::from_hf(&serde_json::from_str(&config).unwrap()).unwrap();
+    let experts = c.experts.unwrap();
+    assert_eq!((experts.count, experts.chosen, experts.ffn, experts.pre_softmax), (4, 2, 48, false));
+    let got = ours(&c, &mixtral::mapping(&c), "hf/mixtral/model.safetensors");
+    let want = tensors("megatron/moe_init.safetensors");
+    assert!(got.keys().eq(want.keys()));
+    for (name, values) in &got {
+        assert_eq!(values, &want[name].1, "{name}");
+    }
 }

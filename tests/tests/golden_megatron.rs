@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use ferrotron_device::ops::{Activation, AdamConfig};
 use ferrotron_device::{DType, host};
-use ferrotron_models::{ModelConfig, Position, Recomputation};
+use ferrotron_models::{ExpertsConfig, ModelConfig, Position, Recomputation};
 use ferrotron_nn::RopeScaling;
 use ferrotron_optim::{Optimizer, OptimizerKind, UpdateScalars};
 use ferrotron_runtime::{MicroHost, stat};
@@ -27,6 +27,23 @@ fn config(name: &str) -> ModelConfig {
             qk_norm: true,
             ..ModelConfig::llama(2, 32, 4, 2, 64)
         },
+        "moe" => ModelConfig {
+            position: rope(1e4),
+            experts: Some(ExpertsConfig {
+                count: 4,
+                chosen: 2,
+                ffn: 48,
+                pre_softmax: false,
+                balance: 0.01,
+                z_loss: 0.0,
+            }),
+            ..ModelConfig::llama(2, 32, 4, 2, 64)
+        },
+        "moe_presoftmax" => {
+            let moe = config("moe");
+            let experts = moe.experts.map(|e| ExpertsConfig { pre_softmax: true, z_loss: 0.001, ..e });
+            ModelConfig { experts, ..moe }
+        }
         other => panic!("no golden model {other}"),
     };
     ModelConfig { vocab: 96, max_positions: 16, ..base }
@@ -145,6 +162,43 @@ fn qwen3() {
     check_training("qwen3");
 }
 
+/// The gradients include the auxiliary losses, the losses do not.
+#[test]
+fn moe() {
+    check_model("moe", Recomputation::None);
+    check_training("moe");
+}
+
+#[test]
+fn moe_with_scores_of_all_experts_and_a_z_loss() {
+    check_model("moe_presoftmax", Recomputation::None);
+}
+
+/// Megatron's tracker holds each layer's auxiliary losses without their coefficients; ours their sum.
+#[test]
+fn auxiliary_losses_are_reported() {
+    for name in ["moe", "moe_presoftmax"] {
+        let text = std::fs::read_to_string(golden(&format!("megatron/{name}.json"))).unwrap();
+        let golden: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let sum = |key: &str| -> Option<f64> {
+            golden["aux_loss_tracker_first_forward"][key].as_array().map(|a| a.iter().filter_map(|v| v.as_f64()).sum())
+        };
+        for recompute in [Recomputation::None, Recomputation::Uniform { layers: 1 }] {
+            let mut rig = cpu_rig(&ModelConfig { recompute, ..config(name) }, DType::F32).unwrap();
+            load(&mut rig, name);
+            rig.forward_backward(&batches(name)[..1]).unwrap();
+            let stats = rig.stats().unwrap();
+            let tokens = 32.0; // all of the micro-batch, whatever their losses count
+            for (got, want) in
+                [(stats[stat::BALANCE], sum("load_balancing_loss")), (stats[stat::ROUTER_Z] / tokens, sum("z_loss"))]
+            {
+                let off = want.map_or(0.0, |want| (f64::from(got) / want - 1.0).abs());
+                assert!(off <= BOUND, "{name}: {got}, reference {want:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn every_recomputation_gives_the_golden_gradients() {
     let selective = |core_attention, mlp, layernorm| Recomputation::Selective { core_attention, mlp, layernorm };
@@ -157,7 +211,7 @@ fn every_recomputation_gives_the_golden_gradients() {
         Recomputation::Uniform { layers: 2 },
         Recomputation::Block { layers: 1 },
     ] {
-        for name in ["gpt", "qwen3"] {
+        for name in ["gpt", "qwen3", "moe"] {
             check_model(name, r);
         }
     }

@@ -10,6 +10,7 @@ mod embedding;
 mod flash;
 mod gemm;
 mod layout;
+mod moe;
 mod norm;
 mod optimizer;
 mod rope;

@@ -9,18 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{TINY, Temp, clean, difference, losses, program, text};
-
-/// An installation of CANN that is the mock, in a folder as the vendor's installer makes it.
-fn cann(home: &Path) {
-    let exe = std::env::current_exe().unwrap();
-    let library = exe.parent().unwrap().join("libferrotron_ascend_mock.so");
-    let lib = home.join("lib64");
-    std::fs::create_dir_all(&lib).unwrap();
-    for name in ["libascendcl.so", "libnnopbase.so", "libopapi.so", "libhccl.so"] {
-        std::os::unix::fs::symlink(&library, lib.join(name)).unwrap();
-    }
-}
+use common::{TINY, Temp, cann, clean, difference, losses, program, text};
 
 /// The tiny command line on a device, without dropout, whose probability is the only thing that differs between tests.
 fn on(device: &str, home: &Path, words: &str) -> Command {

@@ -1,6 +1,7 @@
 //! The report on a call that takes too long or failed: what this rank waits in, which ranks are somewhere else, and what
 //! all did last.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::Kind;
@@ -100,7 +101,18 @@ pub(crate) fn report(group: &str, ranks: &[usize], me: usize, all: &[Standing], 
         Trouble::Failed(error) if missing.is_empty() => format!("rank {me}: {call} failed: {error}"),
         Trouble::Failed(error) => format!("rank {me}: {call} failed: {error}\nranks that were not in it: {names:?}"),
     };
-    text(head, &missing, all)
+    text(format!("{head}{}", waiting(all)), &missing, all)
+}
+
+/// Which ranks wait in which calls: where all ranks of a group wait in one call, the trouble began.
+fn waiting(all: &[Standing]) -> String {
+    let mut calls: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for s in all {
+        if let Some(call) = s.told.as_ref().and_then(|told| told.0.as_deref()) {
+            calls.entry(call.split(" at ").next().unwrap_or(call)).or_default().push(s.rank);
+        }
+    }
+    calls.iter().map(|(call, ranks)| format!("\nranks {ranks:?} wait in {call}")).collect()
 }
 
 /// Which calls a description counts among: a group's barriers have a count of their own.
@@ -118,7 +130,9 @@ fn place(call: &str) -> Option<(Count<'_>, u64)> {
 fn has_done(report: &str, (count, sequence): (Count<'_>, u64)) -> bool {
     report.lines().any(|line| {
         let call = line.trim_start().split_once(". ").and_then(|(_, call)| place(call));
-        call.is_some_and(|(c, n)| c == count && (n > sequence || n == sequence && line.contains(": done ")))
+        // A device's queue may hold later calls that nobody has begun.
+        let begun = !line.contains(": enqueued ");
+        call.is_some_and(|(c, n)| c == count && (n > sequence && begun || n == sequence && line.contains(": done ")))
     })
 }
 
@@ -132,9 +146,35 @@ mod tests {
                       all_reduce of 3 F32 at a.rs:2: waiting 2.0 s ago";
         let done = |group, n| has_done(report, ((group, false), n));
         assert!(done("world", 4) && done("world", 3) && done("dp", 4));
+        let queued = report.replace("waiting 2.0", "enqueued 2.0");
+        assert!(has_done(report, (("dp", false), 4)) && !has_done(&queued, (("dp", false), 4)));
         assert!(!done("world", 5) && !done("dp", 5) && !done("tp", 1));
         let barrier = "rank 1: last 1 collectives:\n  1. dp #1 barrier at a.rs:1: done 0.3 s ago";
         assert!(has_done(barrier, (("dp", true), 1)) && !has_done(barrier, (("dp", false), 1)));
+    }
+
+    #[test]
+    fn ranks_are_told_by_the_call_that_they_wait_in() {
+        let of = |rank: usize, call: Option<&str>| Standing {
+            rank,
+            who: format!("rank {rank}"),
+            told: Some((call.map(String::from), String::new())),
+        };
+        let all = [
+            of(0, Some("tp #5 all_reduce of 3 F32 at a.rs:1")),
+            of(1, Some("tp #5 all_reduce of 3 F32 at a.rs:1")),
+            of(2, Some("pp 0>1 #1 exchange at b.rs:2 (recv from 0: 3 F32)")),
+            of(3, None),
+        ];
+        assert_eq!(
+            waiting(&all),
+            "\nranks [2] wait in pp 0>1 #1 exchange\nranks [0, 1] wait in tp #5 all_reduce of 3 F32"
+        );
+        let late = report("pp 0>1", &[0, 2], 2, &all, Trouble::Late(Duration::from_secs(3)));
+        assert!(late.starts_with("rank 2 waited 3.0 s in pp 0>1 #1 exchange"), "{late}");
+        assert!(late.contains("missing [0]") && late.contains("rank 0 waits in tp #5"), "{late}");
+        let failed = report("tp", &[0, 1], 0, &all, Trouble::Failed("E"));
+        assert!(failed.starts_with("rank 0: tp #5 all_reduce of 3 F32 at a.rs:1 failed: E"), "{failed}");
     }
 
     #[test]

@@ -25,6 +25,9 @@ struct Line {
     since: Instant,
 }
 
+/// Calls that are remembered when none of them is done.
+const MOST: usize = 1 << 14;
+
 /// A rank's ring.
 pub(crate) struct Log {
     rank: usize,
@@ -66,10 +69,10 @@ impl Log {
     pub(crate) fn enqueued(&self, what: String) -> u64 {
         let (next, lines) = &mut *lock(&self.lines);
         *next += 1;
-        // A call that still waits is worth more than one that is done.
-        if lines.len() >= self.keep {
-            let done = lines.iter().position(|l| l.state == State::Done).unwrap_or(0);
-            lines.remove(done);
+        // A call that still waits is worth more than one that is done. A device's queue may hold all calls of a step.
+        let done = lines.iter().position(|l| l.state == State::Done);
+        if let Some(oldest) = done.filter(|_| lines.len() >= self.keep).or((lines.len() >= MOST).then_some(0)) {
+            lines.remove(oldest);
         }
         lines.push_back(Line { id: *next, what, state: State::Enqueued, since: Instant::now() });
         *next
@@ -102,9 +105,12 @@ impl Log {
         if lines.1.is_empty() {
             out.push_str("no collectives yet");
         } else {
-            let _ = write!(out, "last {} collectives:", lines.1.len());
+            let _ = write!(out, "last {} collectives:", lines.1.len().min(self.keep));
         }
-        for l in &lines.1 {
+        // What is behind the first that is not done matters less than what is before it.
+        let open = lines.1.iter().position(|l| l.state != State::Done).unwrap_or(lines.1.len());
+        let first = open.saturating_sub(self.keep / 2).min(lines.1.len().saturating_sub(self.keep));
+        for l in lines.1.iter().skip(first).take(self.keep) {
             let state = match l.state {
                 State::Enqueued => "enqueued",
                 State::Running => "waiting",
@@ -136,5 +142,22 @@ mod tests {
         let text = log.report();
         assert!(text.contains("1. a: waiting 0.0 s ago") && text.contains("3. c: done"), "{text}");
         assert!(!text.contains("b: "), "{text}");
+    }
+
+    #[test]
+    fn a_long_queue_hides_nothing_that_waits() {
+        let log = Log::new(0, 4);
+        let ids: Vec<u64> = (0..100).map(|i| log.enqueued(format!("call {i}"))).collect();
+        ids[..10].iter().for_each(|id| log.finished(*id, true));
+        log.running(ids[10]);
+        assert_eq!(log.waits_in().as_deref(), Some("call 10"));
+        let text = log.report();
+        assert!(text.contains("last 4 collectives:") && text.contains("9. call 8: done"), "{text}");
+        assert!(text.contains("11. call 10: waiting") && text.contains("12. call 11: enqueued"), "{text}");
+        assert!(!text.contains("call 12:") && text.lines().count() == 5, "{text}");
+        // once calls are done, the ring is as long as it was asked to be, a call at a time
+        ids.iter().for_each(|id| log.finished(*id, true));
+        (0..200).for_each(|i| log.finished(log.enqueued(format!("later {i}")), true));
+        assert!(lock(&log.lines).1.len() <= 100);
     }
 }

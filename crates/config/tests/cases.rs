@@ -32,9 +32,8 @@ fn arg_03_sequence_parallelism_says_what_it_affects() {
     );
     assert!(!r.config.parallel.sequence_parallel && !r.args.flag("sequence_parallel"));
     let flags = "--num-experts 2 --disable-bias-linear --tensor-model-parallel-size 2 --expert-model-parallel-size 2";
-    let refused = run(&words(&format!("{TINY} {flags}")), 4).unwrap_err();
-    assert!(notices_text(&refused.notices).contains("slower, the numbers do not change"));
-    assert_eq!(ferrotron_config::exit_code(&refused.violations), 3, "valid, planned");
+    let r = run(&words(&format!("{TINY} {flags}")), 4).unwrap();
+    assert!(notices_text(&r.notices).contains("slower, the numbers do not change"));
 }
 
 /// A dense model at tensor parallel size 2 meets no rule about experts.

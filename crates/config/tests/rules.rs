@@ -3,6 +3,7 @@
 mod common;
 
 use common::{TINY, faults, tiny, words};
+use ferrotron_config::show::notices_text;
 
 /// (flags, ranks, fragments that the message must have)
 const REFUSED: &[(&str, usize, &[&str])] = &[
@@ -194,7 +195,41 @@ const REFUSED: &[(&str, usize, &[&str])] = &[
     ("--warmup 4", 1, &["--warmup was removed", "--lr-warmup-fraction"]),
     ("--model-parallel-size 4", 1, &["--model-parallel-size was removed", "--tensor-model-parallel-size"]),
     // planned features and strictness
-    ("--num-experts 4 --moe-router-topk 2", 1, &["mixture-of-experts layers are not there yet"]),
+    (
+        "--num-experts 4 --moe-shared-expert-intermediate-size 64",
+        1,
+        &["--moe-shared-expert-intermediate-size: this part of mixture-of-experts layers is not there yet"],
+    ),
+    ("--num-experts 4 --moe-layer-freq 2", 1, &["dense layers among those with experts", "--moe-layer-freq 1"]),
+    (
+        "--num-experts 4 --moe-router-load-balancing-type seq_aux_loss",
+        1,
+        &["seq_aux_loss is not there yet", "aux_loss or none"],
+    ),
+    ("--num-experts 4 --moe-router-score-function sigmoid", 1, &["sigmoid is not there yet", "legal: softmax"]),
+    ("--num-experts 4 --moe-router-dtype fp64", 1, &["fp64 is not there yet", "legal: fp32"]),
+    ("--num-experts 4 --moe-aux-loss-coeff=-0.5", 1, &["--moe-aux-loss-coeff -0.5 is out of range"]),
+    ("--num-experts 4 --moe-min-capacity 8", 1, &["DeepSpeed's experts are not there yet", "no token is dropped"]),
+    (
+        "--num-experts 4 --expert-model-parallel-size 4 --tensor-model-parallel-size 2 --disable-bias-linear",
+        4,
+        &["4 ranks % (expert 4 x expert tensor 2 x pipeline 1 = 8) = 4"],
+    ),
+    (
+        "--num-experts 4 --tensor-model-parallel-size 4 --expert-tensor-parallel-size 2 --disable-bias-linear",
+        4,
+        &["--expert-tensor-parallel-size 2 with --tensor-model-parallel-size 4 is not there yet", "1 or 4"],
+    ),
+    (
+        "--num-experts 4 --tensor-model-parallel-size 2 --expert-tensor-parallel-size 1",
+        2,
+        &["needs --sequence-parallel", "must have rows of their own"],
+    ),
+    (
+        "--num-experts 4 --tensor-model-parallel-size 2 --moe-ffn-hidden-size 33 --disable-bias-linear",
+        2,
+        &["33 % 2 = 1"],
+    ),
     ("--fp8-format hybrid", 1, &["8- and 4-bit training is not there yet"]),
     ("--spec local", 1, &["Python model code is not supported"]),
     ("--strict --use-flash-attn", 1, &["--strict is on", "--use-flash-attn"]),
@@ -252,6 +287,31 @@ fn moe_rules_stay_silent_for_dense_models() {
         assert!(!text.contains("expert") && !text.contains("moe"), "{text}");
     }
     tiny("--num-experts 0");
+}
+
+#[test]
+fn what_experts_come_to() {
+    assert_eq!(tiny("").config.model.moe, None);
+    let r = tiny("--num-experts 4");
+    let moe = r.config.model.moe.expect("experts");
+    assert_eq!((moe.num_experts, moe.router_topk, moe.ffn_hidden_size), (4, 2, r.config.model.ffn_hidden_size));
+    assert_eq!((moe.aux_loss_coeff, moe.z_loss_coeff, moe.router_pre_softmax), (0.0, 0.0, false));
+    let flags = "--num-experts 8 --moe-router-topk 3 --moe-ffn-hidden-size 40 --moe-aux-loss-coeff 1e-2 \
+        --moe-z-loss-coeff 1e-3 --moe-router-pre-softmax --moe-grouped-gemm --moe-token-dispatcher-type alltoall \
+        --moe-router-dtype fp32 --moe-router-load-balancing-type";
+    let moe = |balancing: &str| tiny(&format!("{flags} {balancing}")).config.model.moe.expect("experts");
+    let with = moe("aux_loss");
+    assert_eq!((with.num_experts, with.router_topk, with.ffn_hidden_size), (8, 3, 40));
+    assert_eq!((with.aux_loss_coeff, with.z_loss_coeff, with.router_pre_softmax), (0.01, 0.001, true));
+    assert_eq!(moe("none").aux_loss_coeff, 0.0);
+}
+
+#[test]
+fn what_has_no_effect_on_experts_or_without_them_is_said() {
+    let text = notices_text(&tiny("--num-experts 4 --moe-token-dispatcher-type allgather").notices);
+    assert!(text.contains("allgather (tokens go by all-to-all here; the numbers do not change)"), "{text}");
+    let text = notices_text(&tiny("--moe-router-topk 2 --moe-aux-loss-coeff 0.1").notices);
+    assert!(text.contains("no effect: --moe-router-topk --moe-aux-loss-coeff (concerns mixture-of-experts"), "{text}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ferrotron_cpu::{CpuConfig, CpuDevice, StreamMode};
-use ferrotron_device::ops::{Activation, AdamConfig, DropSite, QkvDims, RopeDims};
+use ferrotron_device::ops::{Activation, AdamConfig, DropSite, QkvDims, RopeDims, RouteGrads};
 use ferrotron_device::{DType, Device, Ops, Pool, Result, Stream, StreamRole};
 
 struct Counting;
@@ -108,6 +108,28 @@ fn families(ops: &dyn Ops, s: &Stream, pool: &Arc<Pool>, dtype: DType) {
     count("ce_loss", &mut || ops.ce_loss(s, &row, &row2, &row3, &mut lse, &mut loss));
     let scale = f32s(&[1]);
     count("ce_backward", &mut || ops.ce_backward(s, &z, &ids, 0, &lse, &row3, &scale, &mut y));
+
+    let (e, k) = (8, 2);
+    let (logits, mut scores, mut experts) = (f32s(&[t, e]), f32s(&[t, e]), new(DType::I32, &[t, k]));
+    let (mut w, mut d_w, mut counts) = (f32s(&[t, k]), f32s(&[t, k]), f32s(&[e]));
+    count("route", &mut || ops.route(s, true, &logits, &mut scores, &mut lse, &mut experts, &mut w));
+    let (mut slots, mut place) = (new(DType::I32, &[t * k]), new(DType::I32, &[t, k]));
+    count("sort_by_expert", &mut || ops.sort_by_expert(s, &experts, &mut counts, &mut slots, &mut place));
+    let mut slope = f32s(&[e]);
+    count("load_balance", &mut || ops.load_balance(s, &scores, &counts, t, k, &mut slope, &mut one));
+    let (mut expert_rows, mut d_rows) = (act(&[t * k, h]), act(&[t * k, h]));
+    count("gather_rows", &mut || ops.gather_rows(s, &x, &slots, k, &mut expert_rows));
+    count("combine", &mut || ops.combine(s, &expert_rows, &place, Some(&w), &mut y));
+    count("combine_backward", &mut || {
+        ops.combine_backward(s, &dy, &expert_rows, &slots, &place, &w, &mut d_rows, &mut d_w)
+    });
+    let mut dz = f32s(&[t, e]);
+    count("route_backward", &mut || {
+        let (scores, lse, experts, weights, d_weights) = (&scores, &lse, &experts, &w, &d_w);
+        let (slope, scale, after_choice, balance, z_slope) = (&slope, &scale, true, 0.1, 0.1);
+        let g = RouteGrads { after_choice, scores, lse, experts, weights, d_weights, slope, balance, z_slope, scale };
+        ops.route_backward(s, g, &mut dz)
+    });
 
     let (scalars, grad) = (f32s(&[8]), f32s(&[t * h]));
     let (mut master, mut m, mut v, mut param) = (f32s(&[t * h]), f32s(&[t * h]), f32s(&[t * h]), act(&[t * h]));

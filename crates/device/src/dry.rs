@@ -346,6 +346,65 @@ impl CrossEntropyOps for DryOps {
     }
 }
 
+impl MoeOps for DryOps {
+    fn route(
+        &self,
+        _: &Stream,
+        _: bool,
+        z: &Tensor,
+        scores: &mut Tensor,
+        lse: &mut Tensor,
+        experts: &mut Tensor,
+        weights: &mut Tensor,
+    ) -> Result<()> {
+        moe::check_route(z, scores, lse, experts, weights).map(|_| ())
+    }
+    fn route_backward(&self, _: &Stream, g: RouteGrads<'_>, dz: &mut Tensor) -> Result<()> {
+        moe::check_route_backward(&g, dz).map(|_| ())
+    }
+    fn sort_by_expert(
+        &self,
+        _: &Stream,
+        experts: &Tensor,
+        counts: &mut Tensor,
+        slots: &mut Tensor,
+        place: &mut Tensor,
+    ) -> Result<()> {
+        moe::check_sort(experts, counts, slots, place).map(|_| ())
+    }
+    fn load_balance(
+        &self,
+        _: &Stream,
+        scores: &Tensor,
+        counts: &Tensor,
+        tokens: usize,
+        chosen: usize,
+        slope: &mut Tensor,
+        loss: &mut Tensor,
+    ) -> Result<()> {
+        moe::check_load_balance(scores, counts, tokens, chosen, slope, loss).map(|_| ())
+    }
+    fn gather_rows(&self, _: &Stream, x: &Tensor, index: &Tensor, per: usize, y: &mut Tensor) -> Result<()> {
+        moe::check_gather(x, index, per, y).map(|_| ())
+    }
+    fn combine(&self, _: &Stream, rows: &Tensor, place: &Tensor, w: Option<&Tensor>, y: &mut Tensor) -> Result<()> {
+        moe::check_combine(rows, place, w, y).map(|_| ())
+    }
+    fn combine_backward(
+        &self,
+        _: &Stream,
+        dy: &Tensor,
+        rows: &Tensor,
+        slots: &Tensor,
+        place: &Tensor,
+        weights: &Tensor,
+        d_rows: &mut Tensor,
+        d_weights: &mut Tensor,
+    ) -> Result<()> {
+        moe::check_combine_backward(dy, rows, slots, place, weights, d_rows, d_weights).map(|_| ())
+    }
+}
+
 impl OptimizerOps for DryOps {
     fn adam(
         &self,

@@ -138,13 +138,20 @@ impl Group {
         self.changed.notify_all();
     }
 
-    /// Does nothing until the rank is interrupted, as a rank that is lost.
-    pub fn be_lost(&self, rank: usize) -> CollectiveError {
+    /// Does nothing for a time, as a rank with a slow link; a rank that is lost does so until it is interrupted.
+    pub fn dawdle(&self, rank: usize, time: Option<Duration>) -> Result<(), CollectiveError> {
+        let end = time.map(|t| Instant::now() + t);
         let mut st = self.lock();
-        while !st.interrupted.contains(&rank) {
-            st = self.changed.wait(st).unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if st.interrupted.contains(&rank) {
+                return Err(interrupted());
+            }
+            let left = end.map_or(self.patience, |end| end.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Ok(());
+            }
+            st = self.changed.wait_timeout(st, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        interrupted()
     }
 
     /// Makes the next call of `rank`; returns when all ranks have made it and the data is there.

@@ -185,6 +185,11 @@ impl Engine {
     pub fn abort_stream(&self, s: StreamId, fault: Fault) -> Result<(), NoStream> {
         let queue = self.state().streams.get(&s.0).ok_or(NoStream)?.queue.clone();
         queue.abort(fault);
+        // Nothing of the stream runs any more, and the host knows it.
+        let mut st = self.state();
+        let st = &mut *st;
+        let clock = &st.streams.get(&s.0).ok_or(NoStream)?.clock;
+        st.host.join(clock);
         Ok(())
     }
 

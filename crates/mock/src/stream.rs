@@ -1,7 +1,7 @@
 //! Queues of tasks, each served by a thread that is late by seeded chance.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -122,6 +122,7 @@ pub(crate) struct Queue {
     fault: Mutex<Option<Fault>>,
     running: Mutex<Option<Interrupt>>,
     left: AtomicUsize,
+    busy: AtomicBool,
     faults: Arc<Faults>,
     late: bool,
 }
@@ -129,19 +130,23 @@ pub(crate) struct Queue {
 impl Queue {
     pub(crate) fn new(faults: Arc<Faults>, late: bool) -> Queue {
         let (jobs, fault, running) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Queue { jobs, filled: Condvar::new(), fault, running, left: AtomicUsize::new(0), faults, late }
+        let (left, busy) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Queue { jobs, filled: Condvar::new(), fault, running, left, busy, faults, late }
     }
 
-    /// Tasks that are queued or run.
+    /// Tasks that are queued or run, and will be: after a fault none.
     pub(crate) fn tasks_left(&self) -> usize {
-        self.left.load(Ordering::Acquire)
+        if self.fault().is_some() { 0 } else { self.left.load(Ordering::Acquire) }
     }
 
-    /// The queue's tasks are left out from now on, and one that runs is told to end.
+    /// The queue's tasks are left out from now on; one that runs is told to end, and waited for.
     pub(crate) fn abort(&self, fault: Fault) {
         self.fail(fault);
         if let Some(interrupt) = &*lock(&self.running) {
             interrupt();
+        }
+        while self.busy.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_micros(100));
         }
     }
 
@@ -204,7 +209,11 @@ impl Queue {
                 }
                 Job::Task(task) => {
                     // Under the lock an abort comes before the task or interrupts it.
-                    *lock(&self.running) = task.interrupt;
+                    {
+                        let mut running = lock(&self.running);
+                        *running = task.interrupt;
+                        self.busy.store(true, Ordering::Release);
+                    }
                     if self.fault().is_none() {
                         let injected = self.faults.visit(&format!("task:{}", task.name));
                         let result = match injected {
@@ -216,6 +225,7 @@ impl Queue {
                         }
                     }
                     *lock(&self.running) = None;
+                    self.busy.store(false, Ordering::Release);
                     self.left.fetch_sub(1, Ordering::AcqRel);
                 }
             }

@@ -14,7 +14,7 @@ pub enum Sees {
     All,
     /// The rows of this rank, when sequence parallel: the gradient is partial then.
     Rows,
-    /// The heads of this rank: the gradient is partial in any group of more than one (norms of q and k).
+    /// The heads of this rank: the gradient is partial in any group of more than one (norms of q and k, routers).
     Heads,
 }
 
@@ -32,6 +32,12 @@ pub struct Builder<'a> {
     pub tp_size: usize,
     /// Activations between blocks are split by rows over that group.
     pub sequence_parallel: bool,
+    /// Rank in the expert-parallel group.
+    pub ep_rank: usize,
+    /// Size of the expert-parallel group.
+    pub ep_size: usize,
+    /// Experts' matrices are split over the tensor-parallel group, as others are.
+    pub split_experts: bool,
     /// Blocks' parameters lie in shares on the data-parallel ranks (ZeRO-3). Off until set.
     pub shard_blocks: bool,
 }
@@ -46,8 +52,29 @@ impl<'a> Builder<'a> {
         sequence_parallel: bool,
     ) -> Builder<'a> {
         let (tp_rank, tp_size) = (groups.tp.rank(), groups.tp.size());
-        let sequence_parallel = sequence_parallel && tp_size > 1;
-        Builder { table, device, stream, tp_rank, tp_size, sequence_parallel, shard_blocks: false }
+        Builder {
+            table,
+            device,
+            stream,
+            tp_rank,
+            tp_size,
+            sequence_parallel: sequence_parallel && tp_size > 1,
+            ep_rank: groups.ep.rank(),
+            ep_size: groups.ep.size(),
+            split_experts: groups.etp.size() > 1,
+            shard_blocks: false,
+        }
+    }
+
+    /// A builder whose matrices are split as experts' are.
+    pub(crate) fn of_experts(&mut self) -> Builder<'_> {
+        let whole = !self.split_experts;
+        Builder {
+            table: &mut *self.table,
+            tp_rank: if whole { 0 } else { self.tp_rank },
+            tp_size: if whole { 1 } else { self.tp_size },
+            ..*self
+        }
     }
 
     /// First row and number of rows of this rank's share of each of `parts`, which lie one after the other and are split

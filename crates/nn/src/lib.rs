@@ -1,8 +1,8 @@
-//! Layers with forward and backward: linear, norm, attention, mlp, embedding, head; wrappers.
+//! Layers with forward and backward: linear, norm, attention, mlp, moe, embedding, head; wrappers.
 //!
 //! One class serves one rank and many: a layer holds its share of the parameters and speaks to its groups, and makes
 //! no call at all in a group of one. Shape letters: T tokens, H hidden, N heads, G KV groups, D head dim, F ffn,
-//! V vocabulary; all per rank unless said.
+//! V vocabulary, E experts, K chosen of them; all per rank unless said.
 
 pub mod attention;
 pub mod build;
@@ -13,6 +13,7 @@ pub mod embedding;
 pub mod head;
 pub mod linear;
 pub mod mlp;
+pub mod moe;
 pub mod norm;
 pub mod recompute;
 pub mod rope;
@@ -26,6 +27,7 @@ pub use embedding::Embedding;
 pub use head::{Head, HeadTable, Loss};
 pub use linear::{ColumnLinear, LinearSpec, OwnRows, RowLinear};
 pub use mlp::Mlp;
+pub use moe::{Moe, MoeConfig};
 pub use norm::{Norm, NormConfig, NormKind};
 pub use recompute::Recompute;
 pub use rope::{Rope, RopeScaling, RopeSpec};

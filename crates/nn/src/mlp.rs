@@ -28,19 +28,57 @@ pub struct MlpConfig {
     pub out_std: f32,
 }
 
+/// What stands between the two layers: f, or f(gate) * up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gate {
+    /// f.
+    pub activation: Activation,
+    /// fc1's output is (gate | up).
+    pub gated: bool,
+}
+
+impl Gate {
+    /// fc1's outputs, in parts that are split alike, for `ffn` inputs of fc2.
+    pub fn fc1_parts(&self, ffn: usize) -> Vec<usize> {
+        vec![ffn; if self.gated { 2 } else { 1 }]
+    }
+
+    /// f(u), or f(gate) * up.
+    pub fn forward(&self, cx: &Ctx, u: &Tensor) -> Result<Tensor> {
+        let width = if self.gated { u.cols() / 2 } else { u.cols() };
+        let mut a = cx.alloc([u.rows(), width])?;
+        if self.gated {
+            cx.ops().glu(&cx.stream, self.activation, u, &mut a)?;
+        } else {
+            cx.ops().activation(&cx.stream, self.activation, u, &mut a)?;
+        }
+        Ok(a)
+    }
+
+    /// du from u and da, in the memory of one of them: neither is needed again.
+    pub fn backward(&self, cx: &Ctx, u: Tensor, da: Tensor) -> Result<Tensor> {
+        let mut du = if self.gated { u.clone() } else { da.clone() };
+        if self.gated {
+            cx.ops().glu_backward(&cx.stream, self.activation, &u, &da, &mut du)?;
+        } else {
+            cx.ops().activation_backward(&cx.stream, self.activation, &u, &da, &mut du)?;
+        }
+        Ok(du)
+    }
+}
+
 /// A feed-forward block.
 pub struct Mlp {
     fc1: ColumnLinear,
     fc2: RowLinear,
-    activation: Activation,
-    gated: bool,
+    gate: Gate,
 }
 
 impl Mlp {
     /// Registers the parameters under `name` (`decoder.layers.3.mlp`).
     pub fn new(b: &mut Builder<'_>, name: &str, c: &MlpConfig) -> Mlp {
-        let parts = [c.ffn, c.ffn];
-        let out_parts = if c.gated { &parts[..] } else { &parts[..1] };
+        let gate = Gate { activation: c.activation, gated: c.gated };
+        let out_parts = &gate.fc1_parts(c.ffn)[..];
         let fc1 =
             LinearSpec { name: &format!("{name}.linear_fc1"), out_parts, inputs: c.hidden, bias: c.bias, std: c.std };
         let fc2 = LinearSpec {
@@ -50,19 +88,7 @@ impl Mlp {
             bias: c.bias,
             std: c.out_std,
         };
-        Mlp { fc1: ColumnLinear::new(b, &fc1), fc2: RowLinear::new(b, &fc2), activation: c.activation, gated: c.gated }
-    }
-
-    /// f(u), or f(gate) * up.
-    fn activate(&self, cx: &Ctx, u: &Tensor) -> Result<Tensor> {
-        let width = if self.gated { u.cols() / 2 } else { u.cols() };
-        let mut a = cx.alloc([u.rows(), width])?;
-        if self.gated {
-            cx.ops().glu(&cx.stream, self.activation, u, &mut a)?;
-        } else {
-            cx.ops().activation(&cx.stream, self.activation, u, &mut a)?;
-        }
-        Ok(a)
+        Mlp { fc1: ColumnLinear::new(b, &fc1), fc2: RowLinear::new(b, &fc2), gate }
     }
 }
 
@@ -75,23 +101,16 @@ impl Layer for Mlp {
 
     fn forward(&self, cx: &mut Ctx, mb: &Micro, x: Tensor) -> Result<(Tensor, (Tensor, Tensor))> {
         let (u, x) = self.fc1.forward(cx, mb, x)?;
-        let a = self.activate(cx, &u)?;
+        let a = self.gate.forward(cx, &u)?;
         let (y, _) = self.fc2.forward(cx, mb, a)?;
         Ok((y, (x, u)))
     }
 
     fn backward(&self, cx: &mut Ctx, mb: &Micro, dy: Tensor, saved: (Tensor, Tensor)) -> Result<(Tensor, Self::WGrad)> {
         let (x, u) = saved;
-        let a = self.activate(cx, &u)?;
+        let a = self.gate.forward(cx, &u)?;
         let (da, fc2_grad) = self.fc2.backward(cx, mb, dy, a)?;
-        // Both in place: u and da are not needed again.
-        let mut du = if self.gated { u.clone() } else { da.clone() };
-        if self.gated {
-            cx.ops().glu_backward(&cx.stream, self.activation, &u, &da, &mut du)?;
-        } else {
-            cx.ops().activation_backward(&cx.stream, self.activation, &u, &da, &mut du)?;
-        }
-        drop((u, da));
+        let du = self.gate.backward(cx, u, da)?;
         let (dx, fc1_grad) = self.fc1.backward(cx, mb, du, x)?;
         Ok((dx, (fc1_grad, fc2_grad)))
     }

@@ -75,8 +75,16 @@ fn three(seen: &Seen) -> (Ctx, Vec<Sharded<Probe>>, Micro, Arc<DryRank>) {
             Sharded { unit, before, after, inner: Probe { id, seen: seen.clone() } }
         })
         .collect();
-    let store =
-        StoreOptions { dtype: DType::F32, dp_size: 2, dp_rank: 0, shard_optimizer: true, bucket_elements: 1, seed: 1 };
+    let store = StoreOptions {
+        dtype: DType::F32,
+        dp_size: 2,
+        dp_rank: 0,
+        expert_dp_size: 1,
+        expert_dp_rank: 0,
+        shard_optimizer: true,
+        bucket_elements: 1,
+        seed: 1,
+    };
     let params = ParamStore::new(table, store, &*device, &stream).unwrap();
     let options = CtxOptions {
         dtype: DType::F32,

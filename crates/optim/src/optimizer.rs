@@ -148,8 +148,9 @@ impl Optimizer {
 
     /// What this rank adds to a sum over ranks: elements of slots.
     fn counting(&self, cx: &Ctx) -> impl Iterator<Item = (&Slot, Range<usize>)> {
-        let counts = cx.owns_first_copy();
-        let slots = self.slots.iter().filter(move |s| counts && !s.counted.is_empty());
+        let counts = [false, true].map(|experts| cx.owns_first_copy(experts));
+        let ours = move |s: &&Slot| counts[usize::from(cx.params.buffers()[s.own.buffer].experts)];
+        let slots = self.slots.iter().filter(ours).filter(|s| !s.counted.is_empty());
         slots.map(|s| (s, s.counted.clone()))
     }
 

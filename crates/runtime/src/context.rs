@@ -106,6 +106,7 @@ impl MicroHost {
             offset: ints(&self.offset),
             mask: floats(&self.mask),
             weight: floats(&self.weight),
+            aux_weight: self.aux_weight,
             cu_seqlens: self.cu_seqlens.clone(),
             context: Some(ContextHost {
                 place,
@@ -189,6 +190,7 @@ mod tests {
             offset: t.iter().map(|i| i % 12).collect(),
             mask: t.iter().map(|i| (i % 3) as f32).collect(),
             weight: t.iter().map(|i| *i as f32).collect(),
+            aux_weight: 1.0,
             cu_seqlens: vec![0, 1, 8, 12, 24],
             context: None,
         }

@@ -59,6 +59,10 @@ pub mod stat {
     pub const PARAM_SQUARES: usize = 4;
     /// Number of ranks that ask for an end of the run.
     pub const LEAVE: usize = 5;
+    /// Sum of the balancing losses of mixture-of-experts layers, over layers and micro-batches, without coefficient.
+    pub const BALANCE: usize = 6;
+    /// Sum of the routers' lse^2 over tokens and layers: z-losses without coefficient, times tokens.
+    pub const ROUTER_Z: usize = 7;
 }
 
 /// Device scalars that a step gathers, each rank its share, and the host reads once after a sum over all ranks.
@@ -188,10 +192,11 @@ impl Ctx {
         self.grad_added(id)
     }
 
-    /// True when no data-parallel rank before this one owns the same ranges: here they count in sums over all ranks, and
+    /// True when no replica before this one, of experts or of others, owns the same ranges: here they count in sums over all ranks, and
     /// are written to checkpoints.
-    pub fn owns_first_copy(&self) -> bool {
-        let copies = if self.params.options().shard_optimizer { &self.groups.across } else { &self.groups.dp };
+    pub fn owns_first_copy(&self, experts: bool) -> bool {
+        let sharded = self.params.options().shard_optimizer;
+        let copies = if sharded { &self.groups.across } else { self.groups.replicas(experts) };
         copies.rank() == 0
     }
 

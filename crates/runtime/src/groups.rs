@@ -25,6 +25,16 @@ pub struct Groups {
     pub instance_params: Arc<dyn Communicator>,
     /// Ranks that own the same shards in other instances; this rank alone when there is one instance.
     pub across: Arc<dyn Communicator>,
+    /// Expert parallel: ranks that hold the experts of a layer between them.
+    pub ep: Arc<dyn Communicator>,
+    /// Expert tensor parallel, for layers: ranks that share each expert's matrices. The tensor-parallel ones, or one.
+    pub etp: Arc<dyn Communicator>,
+    /// Expert data parallel, for gradients: ranks with the same experts.
+    pub edp: Arc<dyn Communicator>,
+    /// Those of them that share one optimizer's state, for gradients.
+    pub edp_instance: Arc<dyn Communicator>,
+    /// The same ranks, for parameters.
+    pub edp_instance_params: Arc<dyn Communicator>,
     /// Pipeline stages.
     pub pp: Pipeline,
     /// First and last stage, which share the word embedding; one rank where it is not shared.
@@ -118,6 +128,11 @@ impl Groups {
             instance: solo("dp"),
             instance_params: solo("dp"),
             across: solo("across"),
+            ep: solo("ep"),
+            etp: solo("etp"),
+            edp: solo("edp"),
+            edp_instance: solo("edp"),
+            edp_instance_params: solo("edp"),
             pp: Pipeline::solo(),
             embedding: solo("embedding"),
             world: solo("world"),
@@ -137,23 +152,42 @@ impl Groups {
         let all: Vec<usize> = (0..fabric.size()).collect();
         let stages = members(GroupKind::Pipeline);
         let stage = stages.iter().position(|r| *r == rank).ok_or_else(|| missing(GroupKind::Pipeline))?;
+        // Of two kinds with the same ranks the second is the first again: fewer connections.
+        let alike = |a, b| members(a) == members(b);
+        let or = |kind, name: &str, purpose: &str, other: (GroupKind, &Arc<dyn Communicator>)| {
+            if alike(kind, other.0) { Ok(other.1.clone()) } else { of(kind, name, purpose) }
+        };
+        let tp = of(GroupKind::Tensor, "tp", "layers")?;
         let dp = of(GroupKind::DataContext, "dp", "grads")?;
-        let instance = match mesh.layout().optimizer_instances {
-            1 => dp.clone(),
-            _ => of(GroupKind::PartialDataContext, "instance", "grads")?,
+        let instance_params = of(GroupKind::PartialDataContext, "dp", "params")?;
+        let edp = or(GroupKind::ExpertData, "edp", "grads", (GroupKind::DataContext, &dp))?;
+        let (instance, edp_instance) = match mesh.layout().optimizer_instances {
+            1 => (dp.clone(), edp.clone()),
+            _ => {
+                let instance = of(GroupKind::PartialDataContext, "instance", "grads")?;
+                let dense = (GroupKind::PartialDataContext, &instance);
+                let experts = or(GroupKind::PartialExpertData, "expert-instance", "grads", dense)?;
+                (instance, experts)
+            }
         };
         let tensor = members(GroupKind::Tensor);
         let sharers = kv_sharers(tensor.len(), needs.kv_groups);
         let place = tensor.iter().position(|r| *r == rank).unwrap_or(0);
         let kv = &tensor[place / sharers * sharers..][..sharers];
+        let dense = (GroupKind::PartialDataContext, &instance_params);
         Ok(Groups {
-            tp: of(GroupKind::Tensor, "tp", "layers")?,
             kv: make("kv", "grads", kv)?,
             cp: of(GroupKind::Context, "cp", "layers")?,
+            across: of(GroupKind::AcrossInstances, "across", "grads")?,
+            ep: of(GroupKind::Expert, "ep", "layers")?,
+            etp: or(GroupKind::ExpertTensor, "etp", "layers", (GroupKind::Tensor, &tp))?,
+            edp_instance_params: or(GroupKind::PartialExpertData, "edp", "params", dense)?,
+            edp,
+            edp_instance,
+            tp,
             dp,
             instance,
-            instance_params: of(GroupKind::PartialDataContext, "dp", "params")?,
-            across: of(GroupKind::AcrossInstances, "across", "grads")?,
+            instance_params,
             pp: Pipeline::new(stage, &stages, needs.chunks > 1, &make)?,
             embedding: of(GroupKind::Embedding, "embedding", "grads")?,
             world: make("world", "steps", &all)?,
@@ -170,4 +204,21 @@ impl Groups {
 /// How many consecutive tensor-parallel ranks read each KV group: more than one where there are fewer groups than ranks.
 pub fn kv_sharers(tp: usize, kv_groups: usize) -> usize {
     if kv_groups > 0 && tp.is_multiple_of(kv_groups) { tp / kv_groups } else { 1 }
+}
+
+impl Groups {
+    /// Ranks with the same experts, or with the same other parameters.
+    pub fn replicas(&self, experts: bool) -> &Arc<dyn Communicator> {
+        if experts { &self.edp } else { &self.dp }
+    }
+
+    /// Those of them that share one optimizer's state, for gradients.
+    pub fn instance_of(&self, experts: bool) -> &Arc<dyn Communicator> {
+        if experts { &self.edp_instance } else { &self.instance }
+    }
+
+    /// The same ranks, for parameters.
+    pub fn instance_params_of(&self, experts: bool) -> &Arc<dyn Communicator> {
+        if experts { &self.edp_instance_params } else { &self.instance_params }
+    }
 }

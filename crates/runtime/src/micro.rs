@@ -24,6 +24,9 @@ pub struct MicroHost {
     /// Weight of each token's loss in the loss that is differentiated, `[T]`: mask / (mask sum of the micro-batch x
     /// micro-batches x data-parallel ranks).
     pub weight: Vec<f32>,
+    /// Weight of the micro-batch's auxiliary losses (routers' balance) in the loss that is differentiated:
+    /// 1 / (micro-batches x data-parallel ranks), or its number of tokens where each token's loss weighs 1.
+    pub aux_weight: f32,
     /// First token of each sequence, and the number of tokens, of whole samples: attention stays inside a sequence.
     pub cu_seqlens: Vec<i32>,
     /// The rest of the samples, when this is a context-parallel rank's part ([`MicroHost::context_part`]).
@@ -76,6 +79,8 @@ pub struct Micro {
     pub mask: Tensor,
     /// `F32[T]`
     pub weight: Tensor,
+    /// Weight of auxiliary losses.
+    pub aux_weight: f32,
     /// `I32[B+1]`
     pub cu_seqlens: Tensor,
     /// The rest of the samples, on a context-parallel rank.
@@ -108,6 +113,7 @@ impl Micro {
             offset: ints(&h.offset)?,
             mask: floats(&h.mask)?,
             weight: floats(&h.weight)?,
+            aux_weight: h.aux_weight,
             cu_seqlens: ints(&h.cu_seqlens)?,
             context: h.context.as_ref().map(|c| Context::upload(device, s, pool, c)).transpose()?,
             host_cu: h.cu_seqlens.clone(),

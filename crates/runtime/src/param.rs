@@ -71,6 +71,8 @@ pub struct ParamSpec {
     pub shared_end: Option<SharedEnd>,
     /// Each tensor-parallel rank has a part of the gradient's sum (sequence parallel norms): summed over TP.
     pub grad_partial_over_tp: bool,
+    /// An expert's: replicas are the expert data-parallel ranks.
+    pub expert: bool,
     /// False: no gradient, no optimizer state.
     pub trainable: bool,
     /// Shared with another pipeline stage: gradients are summed over both, in a bucket of its own.
@@ -90,6 +92,7 @@ impl ParamSpec {
             tp_replicated: false,
             shared_end: None,
             grad_partial_over_tp: false,
+            expert: false,
             trainable: true,
             tied: Tied::No,
             unit: None,

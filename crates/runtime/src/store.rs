@@ -2,8 +2,9 @@
 //!
 //! Parameters of one dtype share a flat buffer, in reverse order of registration (backward finishes the last layers
 //! first), each aligned to 64 elements, cut into buckets whose ends are padded to lcm(N, 128) for N data-parallel
-//! ranks. Main gradients, F32, use the same offsets. ZeRO-1 and -2 are ranges of these buffers. A unit (ZeRO-3) has a
-//! buffer of its own, of one bucket, of which this rank keeps its share only; see [`crate::windows`].
+//! ranks. Experts, which have replicas on other ranks, have buffers of their own. Main gradients, F32, use the same
+//! offsets. ZeRO-1 and -2 are ranges of these buffers. A unit (ZeRO-3) has buffers of its own, of one bucket each, of
+//! which this rank keeps its share only; see [`crate::windows`].
 
 use std::ops::Range;
 
@@ -27,6 +28,10 @@ pub struct StoreOptions {
     pub dp_size: usize,
     /// This rank among them.
     pub dp_rank: usize,
+    /// Expert data-parallel ranks: replicas of an expert.
+    pub expert_dp_size: usize,
+    /// This rank among them.
+    pub expert_dp_rank: usize,
     /// Each rank owns (updates, keeps optimizer state for) only its share of every bucket.
     pub shard_optimizer: bool,
     /// A bucket closes when it holds this many elements.
@@ -36,10 +41,16 @@ pub struct StoreOptions {
 }
 
 impl StoreOptions {
-    /// This rank's part of a bucket that is divided between the data-parallel ranks.
-    fn share(&self, bucket: &Range<usize>) -> Range<usize> {
-        let n = bucket.len() / self.dp_size;
-        let start = bucket.start + self.dp_rank * n;
+    /// Replicas of an expert or of another parameter: how many, and this rank's place.
+    fn replicas(&self, experts: bool) -> (usize, usize) {
+        if experts { (self.expert_dp_size, self.expert_dp_rank) } else { (self.dp_size, self.dp_rank) }
+    }
+
+    /// This rank's part of a bucket, of experts or others, that is divided between the replicas.
+    fn share(&self, experts: bool, bucket: &Range<usize>) -> Range<usize> {
+        let (ranks, rank) = self.replicas(experts);
+        let n = bucket.len() / ranks;
+        let start = bucket.start + rank * n;
         start..start + n
     }
 }
@@ -48,6 +59,8 @@ impl StoreOptions {
 pub struct Buffer {
     /// Storage of its parameters.
     pub dtype: DType,
+    /// Its parameters are experts'.
+    pub experts: bool,
     /// The unit whose parameters it has; then this rank keeps its share of them.
     pub unit: Option<usize>,
     /// Parameters kept here, `dtype[n]`: all, or the share.
@@ -102,8 +115,8 @@ pub struct ParamStore {
 impl ParamStore {
     /// Lays out, allocates and initialises.
     pub fn new(table: ParamTable, options: StoreOptions, device: &dyn Device, s: &Stream) -> Result<ParamStore> {
-        let kind_of = |p: &ParamSpec| (p.dtype.unwrap_or(options.dtype), p.trainable, p.unit);
-        let mut kinds: Vec<(DType, bool, Option<usize>)> = vec![];
+        let kind_of = |p: &ParamSpec| (p.dtype.unwrap_or(options.dtype), p.trainable, p.expert, p.unit);
+        let mut kinds: Vec<(DType, bool, bool, Option<usize>)> = vec![];
         for kind in table.iter().map(|(_, spec)| kind_of(spec)) {
             if !kinds.contains(&kind) {
                 kinds.push(kind);
@@ -112,21 +125,21 @@ impl ParamStore {
         let mut places = vec![(0, 0); table.len()];
         let mut buffers = vec![];
         for kind in kinds {
-            let (dtype, trainable, unit) = kind;
+            let (dtype, trainable, experts, unit) = kind;
             let members = table.iter().rev().filter(|(_, p)| kind_of(p) == kind);
             let members: Vec<Member> =
                 members.map(|(id, p)| Member { id, numel: p.numel(), alone: p.tied != Tied::No }).collect();
             let bucket_elements = if unit.is_some() { usize::MAX } else { options.bucket_elements };
-            let (offsets, buckets) = lay_out(&members, bucket_elements, options.dp_size);
+            let (offsets, buckets) = lay_out(&members, bucket_elements, options.replicas(experts).0);
             for (m, offset) in members.iter().zip(offsets) {
                 places[m.id.0] = (buffers.len(), offset);
             }
             let whole = 0..buckets.last().map_or(0, |b| b.end);
-            let kept = if unit.is_some() { options.share(&whole) } else { whole };
+            let kept = if unit.is_some() { options.share(experts, &whole) } else { whole };
             let param = persistent(device, s, "parameters", dtype, kept.len())?;
             let grad =
                 if trainable { Some(persistent(device, s, "main gradients", DType::F32, kept.len())?) } else { None };
-            buffers.push(Buffer { dtype, unit, param, grad, buckets, first: kept.start });
+            buffers.push(Buffer { dtype, experts, unit, param, grad, buckets, first: kept.start });
         }
         let store = ParamStore { table, options, buffers, places };
         store.initialise(device, s)?;
@@ -236,7 +249,7 @@ impl ParamStore {
             let (buffer, start) = self.places[id.0];
             let end = start + spec.numel();
             for b in &self.buffers[buffer].buckets {
-                let share = self.share(b);
+                let share = self.share(buffer, b);
                 let range = start.max(share.start)..end.min(share.end);
                 if !range.is_empty() {
                     let offset = range.start - start;
@@ -247,9 +260,10 @@ impl ParamStore {
         out
     }
 
-    /// The part of a bucket that this rank owns.
-    pub fn share(&self, bucket: &Range<usize>) -> Range<usize> {
-        if self.options.shard_optimizer { self.options.share(bucket) } else { bucket.clone() }
+    /// The part of a bucket of a buffer that this rank owns.
+    pub fn share(&self, buffer: usize, bucket: &Range<usize>) -> Range<usize> {
+        let experts = self.buffers[buffer].experts;
+        if self.options.shard_optimizer { self.options.share(experts, bucket) } else { bucket.clone() }
     }
 
     /// The bucket of a parameter: its buffer and its place among the buffer's buckets. A parameter lies in one bucket.
@@ -309,10 +323,38 @@ mod tests {
     }
 
     fn store(dp_size: usize, dp_rank: usize, bucket_elements: usize) -> ParamStore {
+        store_of(table(), (dp_size, dp_rank), (1, 0), bucket_elements)
+    }
+
+    fn store_of(t: ParamTable, dp: (usize, usize), edp: (usize, usize), bucket_elements: usize) -> ParamStore {
         let dev = Dry::new("dry:0", 1 << 30);
         let s = dev.stream(StreamRole::Compute).unwrap();
-        let o = StoreOptions { dtype: DType::BF16, dp_size, dp_rank, shard_optimizer: true, bucket_elements, seed: 1 };
-        ParamStore::new(table(), o, &dev, &s).unwrap()
+        let o = StoreOptions {
+            dtype: DType::BF16,
+            dp_size: dp.0,
+            dp_rank: dp.1,
+            expert_dp_size: edp.0,
+            expert_dp_rank: edp.1,
+            shard_optimizer: true,
+            bucket_elements,
+            seed: 1,
+        };
+        ParamStore::new(t, o, &dev, &s).unwrap()
+    }
+
+    #[test]
+    fn experts_have_buffers_and_shares_of_their_own() {
+        let mut t = table();
+        let expert = ParamSpec { expert: true, ..ParamSpec::matrix(ShardSpec::whole("e", &[20, 50]), 0.1) };
+        let id = t.add(expert);
+        // four replicas of the others, two of the expert
+        let s = store_of(t, (4, 3), (2, 1), 1 << 20);
+        let kinds: Vec<bool> = s.buffers().iter().map(|b| b.experts).collect();
+        assert_eq!(kinds, [false, true]);
+        let own: Vec<_> = s.owned_ranges().into_iter().filter(|r| r.id == id).collect();
+        assert_eq!((own.len(), own[0].range.clone(), own[0].offset), (1, 512..1000, 512), "the second half of 1024");
+        let bucket = s.buffers()[0].buckets[0].clone();
+        assert_eq!(s.share(0, &bucket).len(), bucket.len() / 4);
     }
 
     #[test]
@@ -362,6 +404,8 @@ mod tests {
                     dtype: DType::F32,
                     dp_size: 2,
                     dp_rank,
+                    expert_dp_size: 1,
+                    expert_dp_rank: 0,
                     shard_optimizer: true,
                     bucket_elements: 1,
                     seed: 1,
@@ -394,6 +438,8 @@ mod tests {
             dtype: DType::F32,
             dp_size: 1,
             dp_rank: 0,
+            expert_dp_size: 1,
+            expert_dp_rank: 0,
             shard_optimizer: false,
             bucket_elements: 1 << 20,
             seed: 1,

@@ -141,12 +141,13 @@ impl Ctx {
         let Some(all) = self.params.buffers()[buffer].grad.clone() else { return Ok(()) };
         let range = self.params.buffers()[buffer].buckets[bucket].clone();
         self.sum_partial(buffer, bucket)?;
-        if self.groups.dp.size() == 1 {
+        let experts = self.params.buffers()[buffer].experts;
+        if self.groups.replicas(experts).size() == 1 {
             return Ok(());
         }
         let whole = all.view(range.start, [range.len()]);
         // All of the bucket when the optimizer is not sharded.
-        let share = self.params.share(&range);
+        let share = self.params.share(buffer, &range);
         let own = |bucket: &Tensor| bucket.view(share.start - range.start, [share.len()]);
         let (travels, back) = if self.grad_sync.options.grads_in_bf16 {
             let mut narrow = self.pool.alloc(DType::BF16, [range.len()])?;
@@ -157,17 +158,17 @@ impl Ctx {
         };
         let pending = if self.params.options().shard_optimizer {
             let out = own(&travels);
-            self.scatter(travels, out)?
+            self.scatter(experts, travels, out)?
         } else {
-            self.groups.dp.all_reduce(&self.stream, travels, ReduceOp::Sum)?
+            self.groups.replicas(experts).all_reduce(&self.stream, travels, ReduceOp::Sum)?
         };
         self.grad_sync.in_flight.push(InFlight { pending, back });
         Ok(())
     }
 
-    /// Sums a bucket over all data-parallel ranks, of which this rank keeps `own`, its share.
-    pub(crate) fn scatter(&self, bucket: Tensor, own: Tensor) -> Result<Pending> {
-        let (home, instance) = (&self.stream, &self.groups.instance);
+    /// Sums a bucket, of experts or others, over all their replicas; this rank keeps `own`, its share.
+    pub(crate) fn scatter(&self, experts: bool, bucket: Tensor, own: Tensor) -> Result<Pending> {
+        let (home, instance) = (&self.stream, self.groups.instance_of(experts));
         let Some(relay) = &self.grad_sync.relay else { return instance.reduce_scatter(home, bucket, own) };
         relay.wait(&home.record());
         // The share is a part of the bucket: it keeps its memory until the home stream has waited.
@@ -198,15 +199,18 @@ impl Ctx {
     /// Gives every rank all updated parameters, when the optimizer is sharded: at once, or bucket by bucket as the next
     /// forward needs them.
     pub fn gather_params(&mut self) -> Result<()> {
-        let dp = &self.groups.instance_params;
-        if dp.size() == 1 || !self.params.options().shard_optimizer {
+        if !self.params.options().shard_optimizer {
             return Ok(());
         }
         let mut arriving = vec![];
         for (i, b) in self.params.buffers().iter().enumerate().filter(|(_, b)| b.unit.is_none()) {
+            let dp = self.groups.instance_params_of(b.experts);
+            if dp.size() == 1 {
+                continue;
+            }
             // Forward needs the last buckets first: parameters lie in reverse order.
             for (j, bucket) in b.buckets.iter().enumerate().rev() {
-                let share = self.params.share(bucket);
+                let share = self.params.share(i, bucket);
                 let mine = b.param.view(share.start, [share.len()]);
                 let whole = b.param.view(bucket.start, [bucket.len()]);
                 arriving.push(((i, j), dp.all_gather(&self.stream, mine, whole)?));

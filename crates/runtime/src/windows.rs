@@ -57,7 +57,8 @@ impl Ctx {
             }
             let b = &self.params.buffers()[i];
             let whole = self.pool.alloc(b.dtype, [b.elements()])?;
-            let arriving = self.groups.instance_params.all_gather(&self.stream, b.param.clone(), whole)?;
+            let replicas = self.groups.instance_params_of(b.experts);
+            let arriving = replicas.all_gather(&self.stream, b.param.clone(), whole)?;
             self.windows.params.insert(i, Window::Arriving(arriving));
         }
         Ok(())
@@ -105,9 +106,9 @@ impl Ctx {
                 self.ops().copy(&self.stream, &whole, &mut narrow)?;
                 whole = narrow;
             }
-            let share = self.params.share(&(0..whole.numel()));
+            let share = self.params.share(i, &(0..whole.numel()));
             let own = whole.view(share.start, [share.len()]);
-            let sum = self.scatter(whole, own)?;
+            let sum = self.scatter(self.params.buffers()[i].experts, whole, own)?;
             self.windows.leaving.push((i, sum));
         }
         Ok(())

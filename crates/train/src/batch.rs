@@ -81,6 +81,12 @@ impl BatchSource {
             false => 1.0 / (f64::from(counted.max(1.0)) * micro_batches as f64 * self.readers.1 as f64),
         };
         out.weight = out.mask.iter().map(|m| (f64::from(*m) * scale) as f32).collect();
+        // The mean over all micro-batches; with per-token losses the step divides by all tokens. (Megatron:
+        // `attach_and_log_load_balancing_loss`.)
+        out.aux_weight = match self.per_token {
+            true => out.ids.len() as f32,
+            false => (1.0 / (micro_batches as f64 * self.readers.1 as f64)) as f32,
+        };
         Ok(out.context_part(self.context.0, self.context.1)?)
     }
 }

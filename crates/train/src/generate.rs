@@ -60,6 +60,7 @@ fn last_logits(cx: &mut Ctx, stage: &Stage, head: &Head, ids: &[i32]) -> Result<
         sample: vec![0; t],
         mask: vec![0.0; t],
         weight: vec![0.0; t],
+        aux_weight: 0.0,
         cu_seqlens: vec![0, t as i32],
         context: None,
     };

@@ -102,7 +102,8 @@ impl<'a> Reporter<'a> {
     pub fn step(&mut self, t: &mut Trainer, r: &StepReport, seconds: f64) -> Result<()> {
         t.progress.flops += self.flops.flops_per_iteration(r.samples);
         let skipped = r.decision != Decision::Apply;
-        t.progress.interval.record(&[(LM_LOSS, r.loss)], skipped, seconds);
+        let losses: Vec<_> = [(LM_LOSS, r.loss)].into_iter().chain(r.aux_losses.iter().copied()).collect();
+        t.progress.interval.record(&losses, skipped, seconds);
         if let Decision::Skip(reason) = &r.decision {
             self.line(format!(" iteration {:8}: update skipped: {reason}", t.progress.iteration))?;
         }
@@ -205,7 +206,7 @@ impl<'a> Reporter<'a> {
             consumed_samples: t.progress.consumed_samples,
             batch_size: r.samples,
             tokens: r.samples * t.config.data.seq_length as u64,
-            losses: vec![(LM_LOSS.to_string(), f64::from(r.loss))],
+            losses: losses(r),
             learning_rate: t.scheduler.lr(),
             grad_norm: Some(r.grad_norm),
             params_norm: r.params_norm,
@@ -231,7 +232,7 @@ impl<'a> Reporter<'a> {
             learning_rate: Some(t.scheduler.lr()),
             skipped_samples: t.progress.skipped_samples,
             batch_size: r.samples,
-            losses: vec![(LM_LOSS.to_string(), f64::from(r.loss))],
+            losses: losses(r),
             loss_scale: log.loss_scale_to_tensorboard.then(|| f64::from(t.scaler.scale())),
             world_size: log.world_size_to_tensorboard.then_some(t.world.size() as u64),
             grad_norm: Some(r.grad_norm),
@@ -289,15 +290,24 @@ impl<'a> Reporter<'a> {
     }
 }
 
+/// All losses of a step by name.
+fn losses(r: &StepReport) -> Vec<(String, f64)> {
+    let all = [(LM_LOSS, r.loss)].into_iter().chain(r.aux_losses.iter().copied());
+    all.map(|(name, loss)| (name.to_string(), f64::from(loss))).collect()
+}
+
 fn shape(c: &Config, vocab: usize) -> GptShape {
     let m = &c.model;
+    // The experts that a token passes are as much work as one MLP of their widths together. (Megatron counts no more of
+    // a mixture of experts: neither its router nor the ways of its tokens.)
+    let width = m.moe.as_ref().map_or(m.ffn_hidden_size, |e| e.ffn_hidden_size * e.router_topk);
     GptShape {
         num_layers: m.num_layers as u64,
         hidden_size: m.hidden_size as u64,
         num_attention_heads: m.num_attention_heads as u64,
         num_query_groups: m.num_query_groups as u64,
         kv_channels: m.kv_channels as u64,
-        ffn_hidden_size: m.ffn_hidden_size as u64,
+        ffn_hidden_size: width as u64,
         gated_mlp: m.activation.is_gated(),
         seq_length: c.data.seq_length as u64,
         padded_vocab_size: vocab as u64,

@@ -8,7 +8,7 @@ use ferrotron_checkpoint::{Checkpoint, Common, Entry, Kind, Save, SaveOptions, S
 use ferrotron_config::settings::SchedulerOnLoad;
 use ferrotron_device::{Device, Stream, Tensor, host};
 use ferrotron_optim::scheduler::LoadPolicy;
-use ferrotron_runtime::Ctx;
+use ferrotron_runtime::{Ctx, ParamSpec};
 
 use crate::world::agree;
 use crate::{Error, Phase, Progress, Result, Trainer, progress};
@@ -101,23 +101,23 @@ impl Trainer {
     fn entries(&self) -> Result<Vec<Entry<'_>>> {
         let cx = &self.cx;
         let (device, table) = (&*cx.device, cx.params.table());
-        let first_replica = cx.groups.dp.rank() == 0;
+        let first_replica = |spec: &ParamSpec| cx.groups.replicas(spec.expert).rank() == 0;
         let mut entries = vec![];
         for (id, spec) in table.iter() {
             // Of a sharded parameter every replica has a part, each instance all parts.
             let (offset, kept) = cx.params.kept(id);
-            let first_copy = if spec.unit.is_some() { cx.owns_first_copy() } else { first_replica };
+            let first_copy = if spec.unit.is_some() { cx.owns_first_copy(spec.expert) } else { first_replica(spec) };
             let n = spec.counted(cx.groups.tp.rank()).end.saturating_sub(offset).min(kept.numel());
             if n > 0 && first_copy {
                 entries.push(entry(device, &cx.stream, Kind::Param, spec.shard.clone(), offset, kept.view(0, [n])));
             }
         }
-        if self.config.checkpoint.save_optim && cx.owns_first_copy() {
+        if self.config.checkpoint.save_optim {
             for s in self.optimizer.states() {
                 let spec = table.spec(s.own.id);
                 let counted = spec.counted(cx.groups.tp.rank()).end;
                 let n = counted.saturating_sub(s.own.offset).min(s.own.range.len());
-                if n > 0 {
+                if n > 0 && cx.owns_first_copy(spec.expert) {
                     let (kind, values) = (kind_of(s.kind)?, s.tensor.view(0, [n]));
                     entries.push(entry(device, &cx.stream, kind, spec.shard.clone(), s.own.offset, values));
                 }

@@ -99,6 +99,8 @@ pub fn build_model(c: &Config, vocab: usize, device: Arc<dyn Device>, world: &Wo
         dtype,
         dp_size: groups.instance.size(),
         dp_rank: groups.instance.rank(),
+        expert_dp_size: groups.edp_instance.size(),
+        expert_dp_rank: groups.edp_instance.rank(),
         shard_optimizer: sharded,
         bucket_elements: c.parallel.ddp_bucket_size.unwrap_or(BUCKET_ELEMENTS.max(1_000_000 * groups.dp.size())),
         seed: c.train.seed,

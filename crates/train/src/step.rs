@@ -15,6 +15,9 @@ use crate::{Error, Phase, Result, Trainer};
 pub struct StepReport {
     /// Mean loss of the tokens that count.
     pub loss: f32,
+    /// Auxiliary losses that the model has, by Megatron's names, without coefficients: means over layers and
+    /// micro-batches.
+    pub aux_losses: Vec<(&'static str, f32)>,
     /// Global norm of the gradients, unscaled, before clipping.
     pub grad_norm: f64,
     /// Zeros in the gradients, when asked for.
@@ -223,6 +226,7 @@ impl Trainer {
         }
         Ok(StepReport {
             loss,
+            aux_losses: self.aux_losses(stats, samples),
             grad_norm,
             num_zeros: self.config.log.num_zeros_in_grad.then_some(stats[stat::GRAD_ZEROS] as u64),
             params_norm: self.config.log.params_norm.then_some(f64::from(stats[stat::PARAM_SQUARES]).sqrt()),
@@ -230,6 +234,22 @@ impl Trainer {
             decision,
             leave: Leave::of_sum(stats[stat::LEAVE]),
         })
+    }
+
+    /// Megatron: `track_moe_metrics`.
+    fn aux_losses(&self, stats: &[f32], samples: u64) -> Vec<(&'static str, f32)> {
+        let Some(experts) = &self.model.experts else { return vec![] };
+        let micro_batches = samples as f32 / self.config.train.micro_batch_size as f32;
+        let layers = self.model.num_layers as f32;
+        let tokens = samples as f32 * self.config.data.seq_length as f32;
+        let mut losses = vec![];
+        if experts.balance > 0.0 {
+            losses.push(("load_balancing_loss", stats[stat::BALANCE] / (micro_batches * layers)));
+        }
+        if experts.z_loss > 0.0 {
+            losses.push(("z_loss", stats[stat::ROUTER_Z] / (tokens * layers)));
+        }
+        losses
     }
 
     /// Factor that turns accumulated gradients into those of the mean loss.

@@ -99,7 +99,7 @@ impl World {
             pp: p.pp,
             cp: p.cp,
             ep: p.ep,
-            etp: p.tp,
+            etp: p.etp,
             order: Order::TpCpEpDpPp,
             optimizer_instances: p.optimizer_instances,
         };

@@ -8,6 +8,7 @@ mod elementwise;
 mod embedding;
 mod gemm;
 mod layout;
+mod moe;
 mod norm;
 mod optimizer;
 mod rope;

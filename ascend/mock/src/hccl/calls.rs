@@ -87,12 +87,11 @@ fn queue(
     }
     let (error, group, rank) = (comm.error.clone(), comm.group.clone(), comm.rank);
     let lost = engine.faults().visit(&format!("lost:{name}")).is_some();
-    let link =
-        Duration::from_millis(engine.faults().visit(&format!("slow:{name}")).map_or(0, |ms| ms.unsigned_abs().into()));
+    let slow = engine.faults().visit(&format!("slow:{name}")).map(|ms| Duration::from_millis(ms.unsigned_abs().into()));
     let interrupted = (group.clone(), rank);
     let task = Task::new(name, accesses, move || {
-        std::thread::sleep(link);
-        let done = if lost { Err(group.be_lost(rank)) } else { work(&group, rank) };
+        let late = if lost { group.dawdle(rank, None) } else { slow.map_or(Ok(()), |t| group.dawdle(rank, Some(t))) };
+        let done = late.and_then(|()| work(&group, rank));
         done.map_err(|e| failed(e, &error))
     });
     let task = task.interrupted_by(Arc::new(move || interrupted.0.interrupt(interrupted.1)));

@@ -162,6 +162,7 @@ fn join_by_key(key: u64, ranks: u32, rank: u32, configured: Configured, comm: *m
     let handle = world().handle();
     let made =
         Comm { key, group, rank: rank as usize, device, error: Arc::default(), stream: Mutex::default(), configured };
+    note(&made);
     lock(comms()).members.insert(handle, Arc::new(made));
     // SAFETY: an out-parameter, not null.
     unsafe { comm.write(handle as HcclComm) };
@@ -209,20 +210,25 @@ fn destroy(comm: HcclComm) -> Answer<()> {
     Ok(())
 }
 
+/// Appends a communicator's line to the file that FERROTRON_MOCK_COMMS names: for programs that a test starts.
+fn note(made: &Comm) {
+    let Some(path) = std::env::var_os("FERROTRON_MOCK_COMMS") else { return };
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    // a test that finds no line fails
+    let _ = file.and_then(|mut f| std::io::Write::write_all(&mut f, format!("{}\n", line(made)).as_bytes()));
+}
+
+fn line(c: &Comm) -> String {
+    let known = |v: Option<u32>| v.map_or("unset".into(), |v| v.to_string());
+    let (buffer, fixed) = (known(c.configured.buffer_mib), known(c.configured.deterministic));
+    let (ranks, rank, name) = (c.group.ranks(), c.rank, &c.configured.name);
+    format!("ranks={ranks} rank={rank} buffer={buffer} deterministic={fixed} name={name}")
+}
+
 /// A device's communicators, one a line: ranks, this rank, MiB of a buffer, determinism, name.
 pub(crate) fn list(device: usize) -> String {
     let all = lock(comms());
-    let line = |c: &Arc<Comm>| {
-        let known = |v: Option<u32>| v.map_or("unset".into(), |v| v.to_string());
-        let (buffer, fixed) = (known(c.configured.buffer_mib), known(c.configured.deterministic));
-        format!(
-            "ranks={} rank={} buffer={buffer} deterministic={fixed} name={}",
-            c.group.ranks(),
-            c.rank,
-            c.configured.name
-        )
-    };
-    let mut lines: Vec<String> = all.members.values().filter(|c| c.device == device).map(line).collect();
+    let mut lines: Vec<String> = all.members.values().filter(|c| c.device == device).map(|c| line(c)).collect();
     lines.sort();
     lines.join("\n")
 }

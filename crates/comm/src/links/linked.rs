@@ -20,6 +20,8 @@ const LEAVING: Duration = Duration::from_secs(5);
 pub(crate) struct Linked {
     name: String,
     rank: usize,
+    /// This rank among all.
+    global: usize,
     size: usize,
     device: Arc<dyn Device>,
     stream: Stream,
@@ -46,7 +48,8 @@ impl Linked {
         watch.add(watched.clone());
         let (calls, barriers) = (AtomicU64::new(0), AtomicU64::new(0));
         let (name, rank, size) = (seat.name.clone(), seat.place, seat.ranks.len());
-        Linked { name, rank, size, device, stream, watched, watch, calls, barriers, missing }
+        let global = seat.ranks[rank];
+        Linked { name, rank, global, size, device, stream, watched, watch, calls, barriers, missing }
     }
 
     fn failure(&self) -> &Failure {
@@ -61,10 +64,10 @@ impl Linked {
             self.stream.wait(&ready);
         }
         let w = &self.watched;
-        let id = w.log.enqueued(what);
+        let id = w.log.enqueued(what.clone());
         if let Err(e) = work(&*w.link) {
             w.log.finished(id, false);
-            w.engine.abort(&e.to_string());
+            w.engine.abort(&format!("rank {}: {what}: {e}", self.global));
             return Err(e);
         }
         let done = self.stream.record();
@@ -163,7 +166,7 @@ impl Linked {
             }
             if began.elapsed() >= LEAVING {
                 let call = w.log.waits_in().unwrap_or_else(|| format!("a call of group {}", self.name));
-                w.engine.abort(&format!("rank {} of group {} ends while {call} is under way", self.rank, self.name));
+                w.engine.abort(&format!("rank {} ends while {call} is under way", self.global));
             }
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -26,6 +26,10 @@ const ACTS: &[&str] = &[
     "--yarn-original-max-position-embeddings", "--yarn-beta-fast", "--yarn-beta-slow",
     "--yarn-correction-range-round-to-int", "--no-yarn-correction-range-round-to-int", "--rotary-scaling-factor",
     "--mscale", "--mscale-all-dim", "--window-size",
+    // mixture of experts
+    "--num-experts", "--moe-ffn-hidden-size", "--moe-router-topk", "--moe-router-pre-softmax",
+    "--moe-router-score-function", "--moe-router-dtype", "--moe-router-load-balancing-type", "--moe-aux-loss-coeff",
+    "--moe-z-loss-coeff", "--moe-token-dispatcher-type", "--expert-tensor-parallel-size",
     // dropout, initial weights, vocabulary
     "--hidden-dropout", "--attention-dropout", "--init-method-std", "--embedding-init-method-std", "--seed",
     "--untie-embeddings-and-output-weights", "--make-vocab-size-divisible-by", "--padded-vocab-size",
@@ -152,7 +156,7 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
             "--no-async-tensor-model-parallel-allreduce", "--disable-async-tensor-model-parallel-allreduce",
             "--no-contiguous-buffers-in-local-ddp", "--use-contiguous-buffers-in-ddp",
             "--no-scatter-gather-tensors-in-pipeline", "--pipeline-model-parallel-comm-backend",
-            "--no-gradient-reduce-div-fusion", "--suggested-communication-unit-size", "--expert-tensor-parallel-size",
+            "--no-gradient-reduce-div-fusion", "--suggested-communication-unit-size",
             "--zero-reduce-scatter", "--zero-contigious-gradients", "--zero-reduce-bucket-size",
             "--zero-allgather-bucket-size", "--sync-tp-duplicated-parameters", "--data-parallel-random-init",
             "--flight-recorder-dump-path", "--flight-recorder-trace-buffer-size", "--no-flight-recorder-dump-on-timeout",
@@ -227,11 +231,13 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
     (
         "concerns mixture-of-experts layers, and acts only with --num-experts",
         &[
-            "--moe-router-topk", "--moe-grouped-gemm", "--moe-token-dispatcher-type", "--moe-permute-fusion",
-            "--moe-router-load-balancing-type", "--moe-aux-loss-coeff", "--moe-router-dtype", "--moe-router-score-function",
-            "--moe-permutation-async-comm", "--moe-ffn-hidden-size", "--moe-layer-freq", "--moe-z-loss-coeff",
-            "--moe-loss-coeff", "--moe-train-capacity-factor", "--moe-eval-capacity-factor", "--moe-min-capacity",
+            "--moe-layer-freq", "--moe-loss-coeff", "--moe-train-capacity-factor", "--moe-eval-capacity-factor",
+            "--moe-min-capacity",
         ],
+    ),
+    (
+        "chooses a kernel or the timing of mixture-of-experts layers; here there is one of each",
+        &["--moe-grouped-gemm", "--moe-permute-fusion", "--moe-permutation-async-comm"],
     ),
 ];
 
@@ -257,7 +263,7 @@ pub(super) fn planned(flag: &Flag, group: &Group) -> Status {
 fn planned_reason(name: &str, group: &Group) -> &'static str {
     let about = |words: &[&str]| words.iter().any(|w| name.contains(w));
     if about(&["moe-", "expert", "router"]) {
-        "mixture-of-experts layers are not there yet"
+        "this part of mixture-of-experts layers is not there yet"
     } else if about(&[
         "mla",
         "lora-rank",

@@ -8,7 +8,8 @@ mod train;
 
 pub use data::{BlendItem, DataConfig, DataSource, DataloaderKind, Split, TokenizerConfig, TokenizerKind};
 pub use model::{
-    Activation, ModelConfig, NormConfig, NormKind, PositionKind, RopeConfig, RopeScaling, SlidingWindow, VocabConfig,
+    Activation, ModelConfig, MoeConfig, NormConfig, NormKind, PositionKind, RopeConfig, RopeScaling, SlidingWindow,
+    VocabConfig,
 };
 pub use optim::{
     LossScale, LrConfig, LrDecayStyle, OptimConfig, Optimizer, SchedulerOnLoad, Warmup, WdIncrStyle, WeightDecay,

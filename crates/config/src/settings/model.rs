@@ -26,6 +26,8 @@ pub struct ModelConfig {
     pub norm: NormConfig,
     /// Feed-forward activation.
     pub activation: Activation,
+    /// Experts in the place of each layer's feed-forward network.
+    pub moe: Option<MoeConfig>,
     /// Position information.
     pub position: PositionKind,
     /// Rotary settings, if positions are rotary.
@@ -52,6 +54,23 @@ pub struct ModelConfig {
     pub embedding_init_method_std: f64,
     /// Standard deviation of the projections back into the residual stream: `init_method_std / sqrt(2 * num_layers)`.
     pub output_init_method_std: f64,
+}
+
+/// Mixture of experts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MoeConfig {
+    /// Experts of each layer, over all ranks.
+    pub num_experts: usize,
+    /// Experts that a token passes.
+    pub router_topk: usize,
+    /// Width of an expert.
+    pub ffn_hidden_size: usize,
+    /// Weights are scores over all experts, not over the chosen.
+    pub router_pre_softmax: bool,
+    /// Coefficient of the balancing loss; 0 for none.
+    pub aux_loss_coeff: f64,
+    /// Coefficient of the router's z-loss; 0 for none.
+    pub z_loss_coeff: f64,
 }
 
 /// Rules for the number of vocabulary rows.

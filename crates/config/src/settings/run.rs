@@ -168,6 +168,8 @@ pub struct ParallelConfig {
     pub cp: usize,
     /// Expert parallel size (a share of tp * cp * dp).
     pub ep: usize,
+    /// Ranks that share an expert's matrices: tp, or 1.
+    pub etp: usize,
     /// Data parallel size.
     pub dp: usize,
     /// Chunks of layers on each stage; 1 without interleaving.

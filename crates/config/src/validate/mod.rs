@@ -92,7 +92,7 @@ pub fn validate(
     unexpanded(&mut c);
     let mut parallel = parallel::check(&mut c);
     let data = data::check(&mut c);
-    let model = model::check(&mut c, &parallel);
+    let mut model = model::check(&mut c, &parallel);
     stages::check(&mut c, &mut parallel, &model);
     let batch = batch::check(&mut c, &parallel);
     let length = schedule::length(&mut c);
@@ -108,7 +108,7 @@ pub fn validate(
         Some("cuda") => DeviceKind::Cuda,
         _ => DeviceKind::Auto,
     };
-    moe::check(&mut c, parallel.tp);
+    model.moe = moe::check(&mut c, &mut parallel, model.ffn_hidden_size);
     vendor::check(&mut c, &parallel, device);
     c.report_missing();
     if strict {

@@ -103,6 +103,7 @@ pub(super) fn check(c: &mut Checker, p: &ParallelConfig) -> ModelConfig {
             zero_centered_gamma: c.args.flag("layernorm_zero_centered_gamma"),
         },
         activation,
+        moe: None,
         position,
         rope,
         add_bias_linear,

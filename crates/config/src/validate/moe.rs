@@ -1,34 +1,49 @@
-//! Rules of mixture-of-experts flags (Megatron: `TransformerConfig.__post_init__`, `validate_args`). None of them speaks
-//! for a dense model, save that expert sizes need experts.
+//! Rules of mixture-of-experts flags (Megatron: `TransformerConfig.__post_init__`, `validate_args`), and what they come
+//! to. None of them speaks for a dense model, save that expert sizes need experts and that other flags have no effect.
 
+use super::NoticeKind;
 use super::checker::Checker;
 use crate::flags::Source;
+use crate::settings::{MoeConfig, ParallelConfig};
 use crate::value::Value;
 
 const DISPATCHER: &str = "--moe-token-dispatcher-type";
 const SCORE: &str = "--moe-router-score-function";
 const BALANCING: &str = "--moe-router-load-balancing-type";
 const CAPACITY: &str = "--moe-expert-capacity-factor";
+const EP: &str = "--expert-model-parallel-size";
+const ETP: &str = "--expert-tensor-parallel-size";
+const ETP_DEST: &str = "expert_tensor_parallel_size";
 
-pub(super) fn check(c: &mut Checker, tp: usize) {
+/// Flags that act here, but not for a dense model, which scripts often give them all the same.
+const ONLY_WITH_EXPERTS: [&str; 9] = [
+    "moe_router_topk",
+    "moe_token_dispatcher_type",
+    "moe_router_load_balancing_type",
+    "moe_aux_loss_coeff",
+    "moe_router_pre_softmax",
+    "moe_router_dtype",
+    "moe_router_score_function",
+    "moe_z_loss_coeff",
+    ETP_DEST,
+];
+
+/// The experts of each layer; `None` for a dense model, whose width is `ffn`.
+pub(super) fn check(c: &mut Checker, p: &mut ParallelConfig, ffn: usize) -> Option<MoeConfig> {
     if !has_experts(c) {
-        if c.given_any(&["moe_ffn_hidden_size"]) {
-            let flags = ["--moe-ffn-hidden-size", "--num-experts"];
-            c.invalid(&flags, "--moe-ffn-hidden-size without --num-experts").why =
-                Some("it is the width of an expert, and a dense model has none".into());
-        }
-        return;
+        dense(c);
+        return None;
     }
     router(c);
     capacity(c);
     dispatch(c);
-    let etp = c.size("expert_tensor_parallel_size").unwrap_or(tp);
+    let etp = c.size(ETP_DEST).unwrap_or(p.tp);
     // MindSpeed and ModelLink split experts by a code path of their own.
     if etp > 1 && c.args.flag("add_bias_linear") && !c.speaks(Source::MindSpeed) {
-        let flags = ["--num-experts", "--expert-tensor-parallel-size", "--disable-bias-linear"];
+        let flags = ["--num-experts", ETP, "--disable-bias-linear"];
         let v = c.invalid(&flags, "experts with biases cannot be split over tensor-parallel ranks");
         v.arithmetic = Some(format!("expert tensor parallel size {etp}"));
-        v.legal = Some("--disable-bias-linear, or --expert-tensor-parallel-size 1".into());
+        v.legal = Some(format!("--disable-bias-linear, or {ETP} 1"));
     }
     if c.args.flag("moe_use_upcycling") && c.path("save").is_none() {
         c.invalid(
@@ -36,6 +51,124 @@ pub(super) fn check(c: &mut Checker, tp: usize) {
             "--moe-use-upcycling needs --save, where it writes the new model",
         );
     }
+    not_there_yet(c);
+    expert_ranks(c, p, etp);
+    shape(c, p, ffn)
+}
+
+/// Flags that act only with experts.
+fn dense(c: &mut Checker) {
+    if c.given_any(&["moe_ffn_hidden_size"]) {
+        let flags = ["--moe-ffn-hidden-size", "--num-experts"];
+        c.invalid(&flags, "--moe-ffn-hidden-size without --num-experts").why =
+            Some("it is the width of an expert, and a dense model has none".into());
+    }
+    let idle: Vec<String> =
+        ONLY_WITH_EXPERTS.iter().filter(|d| c.given_any(&[d])).map(|d| c.args.spelling(d)).collect();
+    if !idle.is_empty() {
+        let flags = idle.join(" ");
+        let text = format!("no effect: {flags} (concerns mixture-of-experts layers, and acts only with --num-experts)");
+        c.notice(NoticeKind::NoEffect, text);
+    }
+}
+
+/// Values and flags of other parsers that ask for what no layer here does.
+fn not_there_yet(c: &mut Checker) {
+    if matches!(c.args.value("num_experts"), Value::List(_)) {
+        c.planned(&["--num-experts"], "--num-experts with a number for each layer is not there yet").legal =
+            Some("one number".into());
+    }
+    let every = |v: &Value| match v {
+        Value::Int(n) => *n == 1,
+        Value::List(layers) => layers.iter().all(|l| matches!(l, Value::Int(1))),
+        _ => true,
+    };
+    if !every(c.args.value("moe_layer_freq")) {
+        c.planned(&["--moe-layer-freq"], "dense layers among those with experts are not there yet").legal =
+            Some("--moe-layer-freq 1".into());
+    }
+    let balancing = balancing(c);
+    if balancing.len() > 1 || !matches!(balancing.first().map(String::as_str), None | Some("aux_loss" | "none")) {
+        c.planned(&[BALANCING], format!("{BALANCING} {} is not there yet", balancing.join(" "))).legal =
+            Some("aux_loss or none".into());
+    }
+    for (dest, flag, legal) in
+        [("moe_router_score_function", SCORE, "softmax"), ("moe_router_dtype", "--moe-router-dtype", "fp32")]
+    {
+        if let Some(other) = c.args.text(dest).filter(|value| *value != legal).map(str::to_string) {
+            c.planned(&[flag], format!("{flag} {other} is not there yet")).legal = Some(legal.into());
+        }
+    }
+    let deepspeed = ["moe_loss_coeff", "moe_train_capacity_factor", "moe_eval_capacity_factor", "moe_min_capacity"];
+    let given: Vec<String> = deepspeed.iter().filter(|d| c.given_any(&[d])).map(|d| c.args.spelling(d)).collect();
+    if !given.is_empty() {
+        let names: Vec<&str> = given.iter().map(String::as_str).collect();
+        c.planned(&names, format!("{}: DeepSpeed's experts are not there yet", names.join(" "))).legal =
+            Some("--moe-aux-loss-coeff; no token is dropped".into());
+    }
+}
+
+/// The mesh of experts.
+fn expert_ranks(c: &mut Checker, p: &mut ParallelConfig, etp: usize) {
+    const TP: &str = "--tensor-model-parallel-size";
+    p.etp = etp;
+    if etp != p.tp && etp != 1 {
+        c.planned(&[ETP, TP], format!("{ETP} {etp} with {TP} {} is not there yet", p.tp)).legal =
+            Some(format!("1 or {}", p.tp));
+    } else if etp != p.tp && !p.sequence_parallel {
+        c.planned(&[ETP, "--sequence-parallel"], format!("{ETP} 1 with {TP} {} needs --sequence-parallel", p.tp)).why =
+            Some("tensor-parallel ranks with whole experts must have rows of their own".into());
+    }
+    let product = etp.saturating_mul(p.ep).saturating_mul(p.pp);
+    if !p.world_size.is_multiple_of(product) {
+        let flags = [EP, ETP, "--pipeline-model-parallel-size"];
+        let v = c.invalid(&flags, "the ranks do not divide into groups that hold all experts");
+        v.arithmetic = Some(format!(
+            "{} ranks % (expert {} x expert tensor {etp} x pipeline {} = {product}) = {}",
+            p.world_size,
+            p.ep,
+            p.pp,
+            p.world_size % product
+        ));
+        v.legal = Some(format!("a multiple of {product} ranks, or a smaller {EP}"));
+    } else if !(p.world_size / product).is_multiple_of(p.optimizer_instances) {
+        let flags = ["--num-distributed-optimizer-instances", EP];
+        let v = c.invalid(&flags, "the optimizer instances do not divide the replicas of an expert");
+        v.arithmetic = Some(format!("{} replicas, {} instances", p.world_size / product, p.optimizer_instances));
+    }
+}
+
+fn shape(c: &mut Checker, p: &ParallelConfig, ffn: usize) -> Option<MoeConfig> {
+    let num_experts = c.args.int("num_experts").and_then(|n| usize::try_from(n).ok())?;
+    let given = c.size("moe_ffn_hidden_size");
+    if given.is_none() && !c.args.is_broken("moe_ffn_hidden_size") {
+        c.derive_size("moe_ffn_hidden_size", ffn, "--ffn-hidden-size");
+    }
+    let width = given.unwrap_or(ffn);
+    if !width.is_multiple_of(p.etp) {
+        let flags = ["--moe-ffn-hidden-size", ETP];
+        let v = c.invalid(&flags, "the width of an expert does not divide over the ranks that share it");
+        v.arithmetic = Some(format!("{width} % {} = {}", p.etp, width % p.etp));
+    }
+    let balanced = balancing(c).iter().all(|b| b == "aux_loss");
+    let coefficient = match c.args.list("moe_aux_loss_coeff").first() {
+        Some(Value::Float(f)) => Some(*f),
+        Some(Value::Int(n)) => Some(*n as f64),
+        _ => c.args.float("moe_aux_loss_coeff"),
+    };
+    let aux_loss_coeff = coefficient.unwrap_or(0.0);
+    if !(aux_loss_coeff.is_finite() && aux_loss_coeff >= 0.0) {
+        c.invalid(&["--moe-aux-loss-coeff"], format!("--moe-aux-loss-coeff {aux_loss_coeff} is out of range")).legal =
+            Some("a finite number of at least 0".into());
+    }
+    Some(MoeConfig {
+        num_experts,
+        router_topk: c.size("moe_router_topk").unwrap_or(2),
+        ffn_hidden_size: width,
+        router_pre_softmax: c.args.flag("moe_router_pre_softmax"),
+        aux_loss_coeff: if balanced { aux_loss_coeff } else { 0.0 },
+        z_loss_coeff: c.real_from("moe_z_loss_coeff", 0.0).unwrap_or(0.0),
+    })
 }
 
 pub(super) fn has_experts(c: &Checker) -> bool {
@@ -46,9 +179,15 @@ pub(super) fn has_experts(c: &Checker) -> bool {
     }
 }
 
+/// Balancing losses, as a list or alone; upstream's default when unset.
+fn balancing(c: &Checker) -> Vec<String> {
+    let dest = "moe_router_load_balancing_type";
+    c.args.text(dest).map_or_else(|| c.args.texts(dest), |one| vec![one.to_string()])
+}
+
 fn router(c: &mut Checker) {
     let score = c.args.text("moe_router_score_function").unwrap_or("softmax").to_string();
-    let balancing = c.args.texts("moe_router_load_balancing_type");
+    let balancing = balancing(c);
     let sinkhorn = balancing.iter().any(|b| b == "sinkhorn");
     let topk = c.args.int("moe_router_topk").unwrap_or(2);
     if topk == 1 && score == "softmax" && !c.args.flag("moe_router_pre_softmax") && !sinkhorn {
@@ -98,7 +237,7 @@ fn router(c: &mut Checker) {
 }
 
 fn capacity(c: &mut Checker) {
-    let sinkhorn = c.args.texts("moe_router_load_balancing_type").iter().any(|b| b == "sinkhorn");
+    let sinkhorn = balancing(c).iter().any(|b| b == "sinkhorn");
     if c.args.float("moe_expert_capacity_factor").is_some_and(|f| f < 0.0) {
         c.derive("moe_expert_capacity_factor", Value::None, "a factor below 0 is none");
     }
@@ -119,6 +258,10 @@ fn dispatch(c: &mut Checker) {
     let dispatcher = c.args.text("moe_token_dispatcher_type").unwrap_or("allgather").to_string();
     let all_to_all = matches!(dispatcher.as_str(), "alltoall" | "flex" | "alltoall_seq");
     let legal = || Some(format!("{DISPATCHER} alltoall"));
+    if c.given_any(&["moe_token_dispatcher_type"]) && dispatcher != "alltoall" {
+        let text = "tokens go by all-to-all here; the numbers do not change";
+        c.notice(NoticeKind::NoEffect, format!("no effect: {DISPATCHER} {dispatcher} ({text})"));
+    }
     if c.args.flag("moe_shared_expert_overlap") && !all_to_all {
         let flags = ["--moe-shared-expert-overlap", DISPATCHER];
         c.invalid(&flags, "--moe-shared-expert-overlap needs an all-to-all to hide behind").legal = legal();

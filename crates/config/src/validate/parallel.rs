@@ -150,8 +150,6 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
             let v = c.invalid(&flags, "--zero-stage 3 does not go with pipeline stages");
             v.legal = Some("--zero-stage 1 with pipeline stages, or one stage".into());
             v.why = Some("each micro-batch gathers every block twice: the pipeline would wait for that".into());
-        } else if stage == 3 && replicas > 1 && ep > 1 {
-            c.planned(&["--zero-stage", EP], "--zero-stage 3 with expert parallelism is not there yet");
         } else if stage > 0 && replicas == 1 {
             c.notice(
                 NoticeKind::NoEffect,
@@ -178,6 +176,7 @@ pub(super) fn check(c: &mut Checker) -> ParallelConfig {
         pp,
         cp,
         ep,
+        etp: tp,
         dp,
         virtual_stages: 1,
         stage_layers: vec![],
@@ -256,7 +255,5 @@ fn experts(c: &mut Checker, ep: usize) {
         let v = c.invalid(&[EP, "--num-experts"], "the experts do not divide over the expert-parallel ranks");
         v.arithmetic = Some(format!("{experts} experts % {ep} = {}", experts % ep as i64));
         v.legal = Some(format!("expert parallel size {}", list(&divisors(experts as usize))));
-    } else if ep > 1 {
-        c.planned(&[EP], format!("{EP} {ep}: expert parallelism is not there yet"));
     }
 }

@@ -211,7 +211,7 @@ fn modules(c: &mut Checker) -> Vec<RecomputeModule> {
             "moe" | "moe_act" | "shared_experts" | "mla_up_proj" => {
                 c.planned(
                     &["--recompute-modules"],
-                    format!("--recompute-modules {name}: the dense model has no such module"),
+                    format!("--recompute-modules {name}: recomputation of this module is not there yet"),
                 );
                 continue;
             }

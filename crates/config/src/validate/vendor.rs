@@ -21,8 +21,8 @@ pub(super) fn check(c: &mut Checker, p: &ParallelConfig, device: DeviceKind) {
     }
     if p.tp > 1 && p.ep > 1 && !p.sequence_parallel {
         c.warn(
-            "expert and tensor parallelism without --sequence-parallel: every tensor-parallel rank routes all tokens; slower, \
-             the numbers do not change",
+            "expert and tensor parallelism without --sequence-parallel: Megatron does not train this way; here it works, with whole \
+             activations on every tensor-parallel rank; slower, the numbers do not change",
         );
     }
     if c.args.text("cross_entropy_fusion_impl") == Some("te") && c.args.flag("cross_entropy_loss_fusion") {

@@ -8,6 +8,7 @@ mod elementwise;
 mod embedding;
 mod gemm;
 mod layout;
+mod moe;
 mod norm;
 mod optimizer;
 mod refusals;
@@ -46,6 +47,7 @@ pub(crate) fn all() -> Vec<Case> {
     dropout::cases(&mut cases);
     embedding::cases(&mut cases);
     cross_entropy::cases(&mut cases);
+    moe::cases(&mut cases);
     optimizer::cases(&mut cases);
     elementwise::cases(&mut cases);
     refusals::cases(&mut cases);

@@ -52,6 +52,17 @@ fn refusals(rig: &Rig) -> Result<()> {
         (rig.output(DType::F32, [2])?, rig.output(DType::F32, [2])?, rig.output(DType::F32, [3])?);
     rig.refused("three targets for two rows", ops.ce_stats(s, &x.t, &ids.t, 0, &mut a.t, &mut b.t, &mut c.t));
     rig.refused("five scalars", ops.sgd(s, 0.9, 1.0, 1.0, &short.t, &w.t, &mut a.t, &mut b.t, None));
+    rig.refused("three of two experts", {
+        let mut experts = rig.ids(&[0; 6])?;
+        experts.t = experts.t.reshape([2, 3])?;
+        let (z, mut p) = (rig.random(DType::F32, [2, 2])?, rig.output(DType::F32, [2, 2])?);
+        ops.route(s, true, &z.t, &mut p.t, &mut a.t, &mut experts.t, &mut y.t)
+    });
+    rig.refused("places for two of three rows", {
+        let (rows, mut out) = (rig.random(DType::F32, [3, 6])?, rig.output(DType::F32, [2, 6])?);
+        ops.combine(s, &rows.t, &ids.t, None, &mut out.t)
+    });
+    rig.refused("no index a row", ops.gather_rows(s, &x.t, &ids.t, 0, &mut y.t));
     rig.refused("unequal lengths", ops.add(s, &x.t, &w.t, &mut y.t));
     rig.refused("ids to floats", ops.copy(s, &ids.t, &mut row.t));
     rig.refused("sums of another width", ops.column_sum(s, &x.t, &mut row.t));
@@ -82,6 +93,7 @@ fn overlaps(rig: &Rig) -> Result<()> {
     let (mut max, mut sum) = (all.t.view(30, [2]), all.t.view(31, [2]));
     rig.refused("max over sum", ops.ce_stats(s, &x, &ids.t, 0, &mut max, &mut sum, &mut row.t));
     rig.refused("dz beside z", ops.ce_backward(s, &x, &ids.t, 0, &row.t, &row.t, &w.t.view(0, [1]), &mut shifted));
+    rig.refused("y over x", ops.gather_rows(s, &x, &ids.t, 1, &mut shifted));
     let scalars = rig.random(DType::F32, [8])?;
     let (mut master, mut state) = (part(20, 2), part(24, 2));
     rig.refused("momentum over master", ops.sgd(s, 0.9, 1.0, 1.0, &scalars.t, &x, &mut master, &mut state, None));

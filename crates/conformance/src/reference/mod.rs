@@ -12,6 +12,7 @@ pub mod elementwise;
 pub mod embedding;
 pub mod gemm;
 pub mod layout;
+pub mod moe;
 pub mod norm;
 pub mod optimizer;
 pub mod rope;

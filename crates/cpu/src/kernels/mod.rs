@@ -13,6 +13,7 @@ pub mod elementwise;
 pub mod embedding;
 pub mod layout;
 pub(crate) mod math;
+pub mod moe;
 pub mod norm;
 pub mod optimizer;
 pub(crate) mod philox;

@@ -2,7 +2,7 @@
 //! (`=`) and which accumulate (`+=`), and the checks that every device runs before its kernel.
 //!
 //! Shape letters: T tokens (rows), S sequence, B sequences in a micro-batch, H hidden, N heads, G KV groups, D head
-//! dim, F ffn, V vocabulary rows held here, P parameters in a flat range.
+//! dim, F ffn, V vocabulary rows held here, E experts, P parameters in a flat range.
 //!
 //! Storage dtype of activations and weights is F32, BF16 or F16, written `A` below; kernels compute and accumulate in
 //! f32. Statistics, losses and main gradients are F32, ids I32. Every op is deterministic: the same inputs give the
@@ -16,8 +16,10 @@ pub mod elementwise;
 pub mod embedding;
 pub mod gemm;
 pub mod layout;
+pub mod moe;
 pub mod norm;
 pub mod optimizer;
+mod refuse_experts;
 pub mod rope;
 
 pub use activation::{Activation, ActivationOps};
@@ -28,6 +30,7 @@ pub use elementwise::ElementwiseOps;
 pub use embedding::EmbeddingOps;
 pub use gemm::{Gemm, GemmOps};
 pub use layout::{LayoutOps, QkvDims};
+pub use moe::{MoeOps, RouteGrads};
 pub use norm::NormOps;
 pub use optimizer::{AdamConfig, OptimizerOps};
 pub use rope::{RopeDims, RopeOps};
@@ -46,6 +49,7 @@ pub trait Ops:
     + DropoutOps
     + EmbeddingOps
     + CrossEntropyOps
+    + MoeOps
     + OptimizerOps
     + ElementwiseOps
 {

@@ -5,3 +5,4 @@ mod names;
 
 pub use config::from_hf;
 pub use names::mapping;
+pub(crate) use names::{ExpertNames, mapping_with_experts};

@@ -5,6 +5,45 @@ use crate::hf::{Mapping, Source};
 
 /// Our parameters and their sources.
 pub fn mapping(c: &ModelConfig) -> Mapping {
+    with_feed_forward(c, |ours, theirs| {
+        let fc1 = ["gate", "up"].map(|x| format!("{theirs}.mlp.{x}_proj.weight"));
+        vec![
+            (format!("{ours}.mlp.linear_fc1.weight"), Source::Stacked(fc1.to_vec())),
+            (format!("{ours}.mlp.linear_fc2.weight"), Source::Same(format!("{theirs}.mlp.down_proj.weight"))),
+        ]
+    })
+}
+
+/// What descendants with experts call them.
+pub(crate) struct ExpertNames {
+    /// In the place of `mlp`.
+    pub folder: &'static str,
+    /// An expert's first layer, gated half.
+    pub gate: &'static str,
+    /// The other half.
+    pub up: &'static str,
+    /// Its second layer.
+    pub down: &'static str,
+}
+
+/// The same with experts in the place of the MLP.
+pub(crate) fn mapping_with_experts(c: &ModelConfig, n: &ExpertNames) -> Mapping {
+    let experts = c.experts.map_or(0, |e| e.count);
+    with_feed_forward(c, |ours, theirs| {
+        let folder = format!("{theirs}.{}", n.folder);
+        let mut m = vec![(format!("{ours}.mlp.router.weight"), Source::Same(format!("{folder}.gate.weight")))];
+        for e in 0..experts {
+            let ours = format!("{ours}.mlp.experts.local_experts.{e}");
+            let key = |x: &str| format!("{folder}.experts.{e}.{x}.weight");
+            m.push((format!("{ours}.linear_fc1.weight"), Source::Stacked(vec![key(n.gate), key(n.up)])));
+            m.push((format!("{ours}.linear_fc2.weight"), Source::Same(key(n.down))));
+        }
+        m
+    })
+}
+
+/// Names of everything but the feed-forward layers, for which `of` is asked by our and their block.
+fn with_feed_forward(c: &ModelConfig, of: impl Fn(&str, &str) -> Mapping) -> Mapping {
     let same = |ours: &str, theirs: &str| (ours.to_string(), Source::Same(theirs.into()));
     let mut m = vec![same("embedding.word_embeddings.weight", "model.embed_tokens.weight")];
     for i in 0..c.num_layers {
@@ -21,15 +60,13 @@ pub fn mapping(c: &ModelConfig) -> Mapping {
             ("input_layernorm", "input_layernorm"),
             ("pre_mlp_layernorm", "post_attention_layernorm"),
             ("self_attention.linear_proj", "self_attn.o_proj"),
-            ("mlp.linear_fc2", "mlp.down_proj"),
         ];
         if c.qk_norm {
             names.push(("self_attention.q_layernorm", "self_attn.q_norm"));
             names.push(("self_attention.k_layernorm", "self_attn.k_norm"));
         }
         m.extend(names.iter().map(|(a, b)| same(&format!("{ours}.{a}.weight"), &format!("{theirs}.{b}.weight"))));
-        let fc1 = ["gate", "up"].map(|x| format!("{theirs}.mlp.{x}_proj.weight"));
-        m.push((format!("{ours}.mlp.linear_fc1.weight"), Source::Stacked(fc1.to_vec())));
+        m.extend(of(&ours, &theirs));
     }
     m.push(same("decoder.final_layernorm.weight", "model.norm.weight"));
     if !c.tied {

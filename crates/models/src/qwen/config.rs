@@ -1,9 +1,9 @@
 //! From Hugging Face's `config.json` of a Qwen.
 
 use crate::hf::{Fields, HfError};
-use crate::{ModelConfig, llama};
+use crate::{ExpertsConfig, ModelConfig, llama};
 
-/// The configuration that `config.json` states, of `model_type` `qwen2` or `qwen3`.
+/// The configuration that `config.json` states, of `model_type` `qwen2`, `qwen3` or `qwen3_moe`.
 pub fn from_hf(config: &serde_json::Value) -> Result<ModelConfig, HfError> {
     let f = Fields(config);
     if f.flag_or("use_sliding_window", false)? {
@@ -14,10 +14,35 @@ pub fn from_hf(config: &serde_json::Value) -> Result<ModelConfig, HfError> {
     match config.get("model_type").and_then(|v| v.as_str()) {
         Some("qwen2") => Ok(ModelConfig { qkv_bias: true, ..c }),
         Some("qwen3") => Ok(ModelConfig { qk_norm: true, ..c }),
+        Some("qwen3_moe") => Ok(ModelConfig { qk_norm: true, experts: Some(experts(config)?), ..c }),
         other => Err(HfError::Unsupported {
             field: "model_type",
             value: format!("{other:?}"),
-            supported: "qwen2 and qwen3 are",
+            supported: "qwen2, qwen3 and qwen3_moe are",
         }),
     }
+}
+
+/// Experts of every layer. The balancing loss is Hugging Face's, over all layers at once, and is left out: the command
+/// line gives Megatron's.
+fn experts(config: &serde_json::Value) -> Result<ExpertsConfig, HfError> {
+    let f = Fields(config);
+    let dense = config.get("mlp_only_layers").and_then(|v| v.as_array()).is_some_and(|l| !l.is_empty());
+    let step = f.size_or("decoder_sparse_step", 1)?;
+    if dense || step != 1 {
+        let value = format!("{step}, or mlp_only_layers that are not empty");
+        let supported = "1 is: dense layers among those with experts are not there yet";
+        return Err(HfError::Unsupported { field: "decoder_sparse_step", value, supported });
+    }
+    // transformers calls the count by Mixtral's name since version 5.
+    let count = if config.get("num_local_experts").is_some() { "num_local_experts" } else { "num_experts" };
+    Ok(ExpertsConfig {
+        count: f.size(count)?,
+        chosen: f.size("num_experts_per_tok")?,
+        ffn: f.size("moe_intermediate_size")?,
+        // Scores of the chosen, divided by their sum, are a softmax over the chosen.
+        pre_softmax: !f.flag_or("norm_topk_prob", false)?,
+        balance: 0.0,
+        z_loss: 0.0,
+    })
 }

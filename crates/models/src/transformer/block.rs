@@ -1,11 +1,12 @@
-//! The pre-norm block as a type: `x + attention(norm(x))`, then `x + mlp(norm(x))`.
+//! The pre-norm block as a type: `x + attention(norm(x))`, then `x + f(norm(x))`, f an MLP or a mixture of experts.
 
 use ferrotron_base::philox::hash_name;
 use ferrotron_device::{Result, Tensor};
+use ferrotron_nn::compose::SavesInput;
 use ferrotron_nn::mlp::MlpConfig;
 use ferrotron_nn::{
-    AttentionConfig, Builder, Chain, Drop, Mlp, Norm, NormConfig, PreNorm, Recompute, Residual, Rope, Sees,
-    SelfAttention,
+    AttentionConfig, Builder, Chain, Drop, Mlp, Moe, MoeConfig, Norm, NormConfig, PreNorm, Recompute, Residual, Rope,
+    Sees, SelfAttention,
 };
 use ferrotron_runtime::{Ctx, Layer, Micro};
 
@@ -13,13 +14,45 @@ use super::config::{ModelConfig, Recomputation};
 
 /// Attention half of a block.
 pub type AttentionHalf = Residual<PreNorm<SelfAttention>>;
-/// MLP half of a block.
-pub type MlpHalf = Recompute<Residual<PreNorm<Mlp>>>;
+/// Feed-forward half of a block.
+pub type FeedForwardHalf<F> = Recompute<Residual<PreNorm<F>>>;
 /// One transformer block.
-pub type Block = Chain<AttentionHalf, MlpHalf>;
+pub type Block<F> = Chain<AttentionHalf, FeedForwardHalf<F>>;
 
-/// Makes block `index` (counted over the whole model).
-pub fn block(b: &mut Builder<'_>, c: &ModelConfig, rope: Option<&Rope>, index: usize) -> Block {
+/// What a block does to each token for itself.
+pub trait FeedForward: SavesInput<Out = Tensor> {
+    /// Its shape.
+    type Config;
+    /// `--recompute-modules mlp` means it.
+    const IS_MLP: bool;
+    /// Registers the parameters under `name` (`decoder.layers.3.mlp`).
+    fn new(b: &mut Builder<'_>, name: &str, c: &Self::Config) -> Self;
+}
+
+impl FeedForward for Mlp {
+    type Config = MlpConfig;
+    const IS_MLP: bool = true;
+    fn new(b: &mut Builder<'_>, name: &str, c: &MlpConfig) -> Mlp {
+        Mlp::new(b, name, c)
+    }
+}
+
+impl FeedForward for Moe {
+    type Config = MoeConfig;
+    const IS_MLP: bool = false;
+    fn new(b: &mut Builder<'_>, name: &str, c: &MoeConfig) -> Moe {
+        Moe::new(b, name, c)
+    }
+}
+
+/// Makes block `index` (counted over the whole model) with feed-forward layers of shape `f`.
+pub fn block<F: FeedForward>(
+    b: &mut Builder<'_>,
+    c: &ModelConfig,
+    f: &F::Config,
+    rope: Option<&Rope>,
+    index: usize,
+) -> Block<F> {
     let name = format!("decoder.layers.{index}");
     let (core, mlp, norm) = match c.recompute {
         Recomputation::Selective { core_attention, mlp, layernorm } => (core_attention, mlp, layernorm),
@@ -43,10 +76,10 @@ pub fn block(b: &mut Builder<'_>, c: &ModelConfig, rope: Option<&Rope>, index: u
         inner: PreNorm {
             recompute: norm,
             norm: pre_norm(b, "pre_mlp_layernorm"),
-            inner: Mlp::new(b, &format!("{name}.mlp"), &mlp_config(c)),
+            inner: F::new(b, &format!("{name}.mlp"), f),
         },
     };
-    Chain(attention, Recompute { on: mlp, inner: feed_forward })
+    Chain(attention, Recompute { on: mlp && F::IS_MLP, inner: feed_forward })
 }
 
 fn attention_config(c: &ModelConfig, rope: Option<&Rope>, recompute_core: bool) -> AttentionConfig {
@@ -68,7 +101,8 @@ fn attention_config(c: &ModelConfig, rope: Option<&Rope>, recompute_core: bool) 
     }
 }
 
-fn mlp_config(c: &ModelConfig) -> MlpConfig {
+/// The MLP of a model without experts.
+pub(super) fn mlp_config(c: &ModelConfig) -> MlpConfig {
     MlpConfig {
         hidden: c.hidden,
         ffn: c.ffn,
@@ -80,14 +114,33 @@ fn mlp_config(c: &ModelConfig) -> MlpConfig {
     }
 }
 
-/// Consecutive blocks that are recomputed as one unit.
-pub struct Stack(pub Vec<Block>);
+/// The experts of a model that has them.
+pub(super) fn moe_config(c: &ModelConfig) -> Option<MoeConfig> {
+    let e = c.experts?;
+    Some(MoeConfig {
+        hidden: c.hidden,
+        experts: e.count,
+        chosen: e.chosen,
+        ffn: e.ffn,
+        activation: c.activation,
+        gated: c.gated,
+        bias: c.linear_bias,
+        std: c.init_std,
+        out_std: c.output_std(),
+        pre_softmax: e.pre_softmax,
+        balance: e.balance,
+        z_loss: e.z_loss,
+    })
+}
 
-impl Layer for Stack {
+/// Consecutive blocks that are recomputed as one unit.
+pub struct Stack<F>(pub Vec<Block<F>>);
+
+impl<F: FeedForward> Layer for Stack<F> {
     type In = Tensor;
     type Out = Tensor;
-    type Saved = Vec<<Block as Layer>::Saved>;
-    type WGrad = Vec<<Block as Layer>::WGrad>;
+    type Saved = Vec<<Block<F> as Layer>::Saved>;
+    type WGrad = Vec<<Block<F> as Layer>::WGrad>;
 
     fn forward(&self, cx: &mut Ctx, mb: &Micro, mut x: Tensor) -> Result<(Tensor, Self::Saved)> {
         let mut saved = Vec::with_capacity(self.0.len());

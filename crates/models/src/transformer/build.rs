@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use ferrotron_device::{Error, Result, Tensor};
 use ferrotron_nn::embedding::EmbeddingConfig;
-use ferrotron_nn::{Builder, Embedding, Head, HeadTable, Norm, Recompute, Rope, RopeSpec, Sees, Sharded};
+use ferrotron_nn::{Builder, Embedding, Head, HeadTable, Mlp, Moe, Norm, Recompute, Rope, RopeSpec, Sees, Sharded};
 use ferrotron_runtime::{AnyLayer, Ctx, Edge, Flow, Micro};
 use ferrotron_schedule::ChunkPlan;
 
-use super::block::{Stack, block};
+use super::block::{FeedForward, Stack, block, mlp_config, moe_config};
 use super::config::{ModelConfig, Position, Recomputation};
 
 /// The layers of one virtual stage.
@@ -37,20 +37,11 @@ pub fn build(b: &mut Builder<'_>, c: &ModelConfig, chunks: &[ChunkPlan]) -> Resu
         let units = units(c.recompute, plan.blocks.clone());
         let last = units.len().saturating_sub(1);
         for (i, (blocks, recompute)) in units.into_iter().enumerate() {
-            let stack = |b: &mut Builder<'_>| {
-                let inner = Stack(blocks.clone().map(|i| block(b, c, rope.as_ref(), i)).collect());
-                Recompute { on: recompute, inner }
-            };
-            if !b.shard_blocks {
-                layers.push(Box::new(stack(b)));
-                continue;
-            }
-            // What is recomputed as one is gathered as one. Units of a chunk have consecutive numbers.
-            let unit = b.table.begin_unit();
-            let inner = stack(b);
-            b.table.end_unit();
-            let (before, after) = ((i > 0).then(|| unit - 1), (i < last).then_some(unit + 1));
-            layers.push(Box::new(Sharded { unit, before, after, inner }));
+            let unit = Unit { blocks, recompute, first: i == 0, last: i == last };
+            layers.push(match moe_config(c) {
+                None => stack::<Mlp>(b, c, &mlp_config(c), rope.as_ref(), unit),
+                Some(f) => stack::<Moe>(b, c, &f, rope.as_ref(), unit),
+            });
         }
         let head = plan.head.then(|| {
             let norm = Norm::new(b, "decoder.final_layernorm", c.hidden, c.norm_config(), Sees::Rows);
@@ -67,6 +58,37 @@ pub fn build(b: &mut Builder<'_>, c: &ModelConfig, chunks: &[ChunkPlan]) -> Resu
         models.push(Model { layers, head });
     }
     Ok(models)
+}
+
+/// Blocks that are kept, recomputed or gathered as one.
+struct Unit {
+    blocks: Range<usize>,
+    recompute: bool,
+    /// Of its chunk.
+    first: bool,
+    last: bool,
+}
+
+fn stack<F: FeedForward>(
+    b: &mut Builder<'_>,
+    c: &ModelConfig,
+    f: &F::Config,
+    rope: Option<&Rope>,
+    unit: Unit,
+) -> Box<dyn AnyLayer> {
+    let layer = |b: &mut Builder<'_>| {
+        let inner = Stack::<F>(unit.blocks.map(|i| block(b, c, f, rope, i)).collect());
+        Recompute { on: unit.recompute, inner }
+    };
+    if !b.shard_blocks {
+        return Box::new(layer(b));
+    }
+    // What is recomputed as one is gathered as one. Units of a chunk have consecutive numbers.
+    let number = b.table.begin_unit();
+    let inner = layer(b);
+    b.table.end_unit();
+    let (before, after) = ((!unit.first).then(|| number - 1), (!unit.last).then_some(number + 1));
+    Box::new(Sharded { unit: number, before, after, inner })
 }
 
 fn embedding_config(c: &ModelConfig, head_elsewhere: bool) -> EmbeddingConfig {

@@ -50,15 +50,34 @@ pub enum Recomputation {
     },
 }
 
-/// A dense decoder. Sizes are of the whole model, over all ranks.
+/// The experts of each layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExpertsConfig {
+    /// E.
+    pub count: usize,
+    /// Experts that a token passes.
+    pub chosen: usize,
+    /// F of an expert.
+    pub ffn: usize,
+    /// Weights are the scores of all experts, not a softmax over the chosen.
+    pub pre_softmax: bool,
+    /// Coefficient of the balancing loss; 0 for none.
+    pub balance: f32,
+    /// Coefficient of the z-loss; 0 for none.
+    pub z_loss: f32,
+}
+
+/// A decoder. Sizes are of the whole model, over all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
     /// Blocks.
     pub num_layers: usize,
     /// H.
     pub hidden: usize,
-    /// F.
+    /// F of a dense MLP.
     pub ffn: usize,
+    /// Experts in the place of the MLP.
+    pub experts: Option<ExpertsConfig>,
     /// Query heads.
     pub heads: usize,
     /// KV groups.
@@ -117,6 +136,7 @@ impl ModelConfig {
             num_layers,
             hidden,
             ffn: 4 * hidden,
+            experts: None,
             heads,
             groups: heads,
             head_dim: hidden / heads.max(1),

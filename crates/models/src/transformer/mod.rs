@@ -4,6 +4,6 @@ mod block;
 mod build;
 mod config;
 
-pub use block::{Block, Stack};
+pub use block::{Block, FeedForward, Stack};
 pub use build::{Model, build};
-pub use config::{ModelConfig, Position, Recomputation};
+pub use config::{ExpertsConfig, ModelConfig, Position, Recomputation};

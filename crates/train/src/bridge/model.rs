@@ -2,7 +2,7 @@
 
 use ferrotron_config::settings::{self, Config};
 use ferrotron_device::ops::Activation;
-use ferrotron_models::{ModelConfig, Position, Recomputation};
+use ferrotron_models::{ExpertsConfig, ModelConfig, Position, Recomputation};
 use ferrotron_nn::{NormKind, RopeScaling};
 
 use crate::{Error, Result};
@@ -22,6 +22,7 @@ pub fn model_config(c: &Config, vocab: usize) -> Result<ModelConfig> {
         num_layers: m.num_layers,
         hidden: m.hidden_size,
         ffn: m.ffn_hidden_size,
+        experts: m.moe.as_ref().map(experts),
         heads: m.num_attention_heads,
         groups: m.num_query_groups,
         head_dim: m.kv_channels,
@@ -50,6 +51,17 @@ pub fn model_config(c: &Config, vocab: usize) -> Result<ModelConfig> {
         output_init_std: Some(m.output_init_method_std as f32),
         recompute: recomputation(&c.train.recompute),
     })
+}
+
+fn experts(m: &settings::MoeConfig) -> ExpertsConfig {
+    ExpertsConfig {
+        count: m.num_experts,
+        chosen: m.router_topk,
+        ffn: m.ffn_hidden_size,
+        pre_softmax: m.router_pre_softmax,
+        balance: m.aux_loss_coeff as f32,
+        z_loss: m.z_loss_coeff as f32,
+    }
 }
 
 fn position(m: &settings::ModelConfig) -> Result<Position> {

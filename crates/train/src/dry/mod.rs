@@ -176,6 +176,7 @@ fn blank(c: &Config) -> MicroHost {
         positions,
         mask: vec![1.0; t],
         weight: vec![1.0; t],
+        aux_weight: 1.0,
         cu_seqlens: (0..=samples).map(|i| (i * s) as i32).collect(),
         context: None,
     }
