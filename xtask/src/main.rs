@@ -1,5 +1,6 @@
 //! House keeping: `cargo xtask <command>`.
 
+mod ascend;
 mod bench;
 mod binaries;
 mod cuda;
@@ -16,6 +17,9 @@ const HELP: &str = "cargo xtask <command>
   tidy           check the rules of the house: who depends on whom, file sizes, where unsafe may be, no C
   bench [kernels|train]* [--python PATH] [--model NAME] [--rounds N] [--steps N]
                  our kernels and training steps; with a Python that has torch, PyTorch's beside them
+  ascend-check PYTHON
+                 the vendor's headers (torch-npu) agree with our interface, and pyhccl runs over our HCCL mock; both from
+                 PyPI by this Python's pip (needs g++)
   emu            compile the CUDA kernels for the host: what the mock of the CUDA driver runs (needs g++)
   cuda-check [--write]
                  compile them with nvcc from PyPI for sm_80, sm_90a and sm_100; with --write make kernels.ptx anew
@@ -34,6 +38,7 @@ fn main() -> ExitCode {
     match words[..] {
         ["tidy"] => tidy::run(root),
         ["bench", ref words @ ..] => told("bench", bench::run(root, words)),
+        ["ascend-check", python] => told("ascend-check", ascend::check(root, python)),
         ["emu"] => told("emu", cuda::emu()),
         ["cuda-check"] => told("cuda-check", cuda::check(root, false)),
         ["cuda-check", "--write"] => told("cuda-check", cuda::check(root, true)),

@@ -115,9 +115,14 @@ fn shards(dir: &Path) -> Vec<(String, Vec<u8>)> {
 fn threads_tcp_and_shared_memory_train_the_same_bits() {
     let t = Temp::new("engines");
     let instances = "--use-distributed-optimizer --num-distributed-optimizer-instances 2 --overlap-grad-reduce";
-    for (n, layout) in
-        [(2, ""), (4, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"), (4, instances)]
-    {
+    let experts =
+        "--num-experts 6 --moe-aux-loss-coeff 1e-2 --expert-model-parallel-size 2 --use-distributed-optimizer";
+    for (n, layout) in [
+        (2, ""),
+        (4, "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"),
+        (4, instances),
+        (4, experts),
+    ] {
         let words = |dir: &Path| {
             let dir = dir.display();
             format!("--global-batch-size 8 --train-iters 6 --ddp-bucket-size 2000 {layout} --save {dir}")
@@ -138,6 +143,8 @@ fn threads_tcp_and_shared_memory_train_the_same_bits() {
         };
         let first = threads("threads");
         assert_eq!(first.0.len(), 6 + 2, "6 steps, validation and test");
+        let balanced = first.0.iter().filter(|l| l.contains("| load_balancing_loss: 1.")).count();
+        assert_eq!(balanced, if layout == experts { 6 } else { 0 }, "{:?}", first.0);
         for (other, name) in
             [(threads("again"), "twice"), (processes("tcp"), "TCP"), (processes("shm"), "shared memory")]
         {

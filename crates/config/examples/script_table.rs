@@ -81,7 +81,10 @@ fn ranks(table: &Table, script: &Value, argv: &[String]) -> usize {
         * size("pipeline_model_parallel_size")
         * size("context_parallel_size")
         * size("ds_sequence_parallel_size");
-    model * size("expert_model_parallel_size").div_ceil(model)
+    let etp =
+        args.int("expert_tensor_parallel_size").map_or("tensor_model_parallel_size", |_| "expert_tensor_parallel_size");
+    let experts = size(etp) * size("expert_model_parallel_size") * size("pipeline_model_parallel_size");
+    ferrotron_base::lcm(model, experts)
 }
 
 fn judge(table: &Table, script: &Value) -> Judged {
