@@ -91,6 +91,26 @@ fn communicators_tell_hccl_and_the_report_what_they_take() {
     common::remove(&home);
 }
 
+#[test]
+fn a_deterministic_device_asks_hccl_for_a_fixed_order_too() {
+    let _alone = alone();
+    let home = common::home("comms-fixed");
+    let linker = Arc::new(HcclLinker::new(Environment::only(&home), HcclOptions::default()));
+    let world = ThreadWorld::new(2, Options { linker: Some(linker), ..Options::default() });
+    let cann = Arc::new(ferrotron_ascend::Cann::load(&Environment::only(&home)).unwrap());
+    let seen = on_threads(2, |r| {
+        let how = ferrotron_ascend::Options { deterministic: true, ..Default::default() };
+        let device: Arc<dyn Device> =
+            Arc::new(ferrotron_ascend::AscendDevice::open_with(cann.clone(), r, how).unwrap());
+        let made = world.rank(r).group(&device, "dp", "test", &[0, 1]).unwrap();
+        let seen = common::control().comms(r as u32);
+        made.barrier().unwrap();
+        seen
+    });
+    assert!(seen.iter().all(|s| s.contains(" deterministic=1 ")), "{seen:?}");
+    common::remove(&home);
+}
+
 /// Two ranks that sum a vector three times and read it; what each saw.
 fn sums(home: &Path, timeout: Duration, faults: &str) -> (Vec<Result<Vec<f32>>>, Option<String>, Duration) {
     let control = common::control();

@@ -116,7 +116,9 @@ impl Blas {
         let mut plans = lock(&self.plans);
         let plan = match plans.entry(shape) {
             std::collections::hash_map::Entry::Occupied(e) => e.into_mut(),
-            std::collections::hash_map::Entry::Vacant(e) => e.insert(self.plan(core, shape)?),
+            std::collections::hash_map::Entry::Vacant(e) => {
+                e.insert(self.plan(core, shape, bias.map(|b| b.ptr().0))?)
+            }
         };
         let Some(plan) = plan else { return Ok(false) };
         let lt = &self.shared.cuda.blas;
@@ -176,14 +178,14 @@ impl Blas {
     /// Row-major `C[M,N] = op(A) op(B)` is column-major `C^T[N,M] = op(B)^T op(A)^T`, and a row-major matrix is its own
     /// transpose told as column-major: B comes first, and both keep their "transposed". The bias, one for each column of
     /// C, is then one for each row, which is what the library adds.
-    fn plan(&self, core: &Core, s: Shape) -> Result<Option<Plan>> {
+    fn plan(&self, core: &Core, s: Shape, bias: Option<u64>) -> Result<Option<Plan>> {
         let lt = &self.shared.cuda.blas;
         let mut desc = std::ptr::null_mut();
         // SAFETY: an out-parameter.
         let status = unsafe { (lt.cublasLtMatmulDescCreate)(&mut desc, sys::CUBLAS_COMPUTE_32F, sys::CUDA_R_32F) };
         self.check(core, "cublasLtMatmulDescCreate", status)?;
         let mut plan = Plan { desc: desc as usize, layouts: [0; 3], algo: Default::default(), workspace: 0 };
-        let found = self.propose(core, s, &mut plan);
+        let found = self.propose(core, s, bias, &mut plan);
         match found {
             Ok(true) => Ok(Some(plan)),
             other => {
@@ -194,13 +196,15 @@ impl Blas {
     }
 
     /// Fills a plan; `Ok(false)`: there is no algorithm.
-    fn propose(&self, core: &Core, s: Shape, plan: &mut Plan) -> Result<bool> {
+    fn propose(&self, core: &Core, s: Shape, bias: Option<u64>, plan: &mut Plan) -> Result<bool> {
         let lt = &self.shared.cuda.blas;
         let op = |trans| if trans { sys::CUBLAS_OP_T } else { sys::CUBLAS_OP_N };
         self.set(core, plan.desc, sys::CUBLASLT_MATMUL_DESC_TRANSA, op(s.trans_b))?;
         self.set(core, plan.desc, sys::CUBLASLT_MATMUL_DESC_TRANSB, op(s.trans_a))?;
-        if s.bias {
+        if let Some(bias) = bias {
             self.set(core, plan.desc, sys::CUBLASLT_MATMUL_DESC_EPILOGUE, sys::CUBLASLT_EPILOGUE_BIAS)?;
+            // of this call; a later one sets its own
+            self.set(core, plan.desc, sys::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;
         }
         // rows and columns as column-major has them
         let b = if s.trans_b { (s.k, s.n) } else { (s.n, s.k) };

@@ -1,4 +1,4 @@
-//! The CUDA device: streams, memory and kernels over the driver, matrix products by cublasLt.
+//! The CUDA device: streams, memory and kernels over the driver, matrix products by cublasLt, communicators over NCCL.
 //!
 //! The driver's traps, and where they are met: a context belongs to a thread, so every call makes ours current first
 //! (`shared`); reserved addresses are backed page by page and must be opened to the device, and unmapping waits for nobody
@@ -16,6 +16,7 @@ mod kernels;
 mod launch;
 mod library;
 mod memory;
+mod nccl;
 mod ops;
 mod shared;
 mod staging;
@@ -25,4 +26,5 @@ pub use backend::CudaBackend;
 pub use device::CudaDevice;
 pub use ferrotron_cuda_sys::Environment;
 pub use library::Cuda;
+pub use nccl::NcclLinker;
 pub use shared::Omit;

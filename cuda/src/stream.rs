@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use ferrotron_cuda_sys::{self as sys, CUresult, code};
 use ferrotron_device::stream::{EventImpl, HostJob, StreamImpl};
@@ -57,7 +58,7 @@ impl Core {
 
     /// The stream's first error, and the device's context made current.
     pub fn begin(&self) -> Result<()> {
-        if let Some(e) = lock(&self.error).clone() {
+        if let Some(e) = lock(&self.error).clone().or_else(|| self.shared.abandoned()) {
             return Err(e);
         }
         self.shared.enter()
@@ -92,11 +93,47 @@ impl Core {
 
     pub fn synchronize(&self) -> Result<()> {
         self.begin()?;
-        // SAFETY: the stream lives as long as this.
-        let status = unsafe { (self.shared.cuda.driver.cuStreamSynchronize)(self.handle()) };
+        let status = self.idle()?;
+        if status != code::SUCCESS
+            && let Some(cause) = self.shared.cause()
+        {
+            return Err(cause);
+        }
         self.check("cuStreamSynchronize", status)?;
         // a host job's error came through no call of the driver
         self.begin()
+    }
+
+    /// Blocks until the stream is idle or has failed, or the device is abandoned: a stream that waits for a rank that is
+    /// gone never ends, and only a host that looks up can be told.
+    fn idle(&self) -> Result<CUresult> {
+        let driver = &self.shared.cuda.driver;
+        if !self.shared.is_watched() {
+            // SAFETY: the stream lives as long as this.
+            return Ok(unsafe { (driver.cuStreamSynchronize)(self.handle()) });
+        }
+        let mut pause = Duration::from_micros(5);
+        loop {
+            // SAFETY: as above.
+            match unsafe { (driver.cuStreamQuery)(self.handle()) } {
+                // what is idle now was ordered before: the call that says so to the driver returns at once
+                // SAFETY: as above.
+                code::SUCCESS => return Ok(unsafe { (driver.cuStreamSynchronize)(self.handle()) }),
+                code::NOT_READY => self.begin()?,
+                status => return Ok(status),
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_micros(200));
+        }
+    }
+
+    /// The error of the stream's work so far, asked for without waiting. It stays the stream's.
+    pub fn failure(&self) -> Option<Error> {
+        self.shared.enter().ok()?;
+        // SAFETY: the stream lives.
+        let status = unsafe { (self.shared.cuda.driver.cuStreamQuery)(self.handle()) };
+        let failed = status != code::SUCCESS && status != code::NOT_READY;
+        failed.then(|| self.shared.error("cuStreamQuery", status, &lock(&self.launched)))
     }
 
     pub fn record(&self) -> Result<CudaEvent> {

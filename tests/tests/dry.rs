@@ -196,6 +196,20 @@ fn a_thousand_ranks_take_one_step() {
     }
 }
 
+/// Front and back chunks balance: every context-parallel rank has the same work, in sum that of whole samples.
+#[test]
+fn parts_of_samples_share_the_work() {
+    let work = |cp: usize| -> Vec<u64> {
+        let line = resolved(&format!("{MODEL} --context-parallel-size {cp}"), cp);
+        let report = one_step(&line).expect("a dry step");
+        report.stages.iter().flat_map(|s| s.ranks.iter().map(|_| s.flops)).collect()
+    };
+    let whole = work(1)[0];
+    for cp in [2, 4] {
+        assert_eq!(work(cp), vec![whole / cp as u64; cp]);
+    }
+}
+
 #[test]
 fn a_rank_that_skips_a_collective_is_named() {
     let line = resolved(&format!("{MODEL} --use-distributed-optimizer"), 2);

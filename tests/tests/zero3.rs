@@ -19,7 +19,7 @@ use ferrotron_train::{Result, Trainer};
 
 const SIZES: &str = "--num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 \
     --tokenizer-type NullTokenizer --vocab-size 95 --make-vocab-size-divisible-by 16 --mock-data --split 100,0,0 \
-    --micro-batch-size 1 --global-batch-size 8 --train-iters 20 --lr 1e-2 --eval-iters 0 --init-method-std 0.1 \
+    --micro-batch-size 1 --global-batch-size 4 --train-iters 20 --lr 1e-2 --eval-iters 0 --init-method-std 0.1 \
     --ddp-bucket-size 3000";
 /// Learned positions, LayerNorm, biases, a tied head; and rotations, RMSNorm, SwiGLU, two KV groups.
 const SHAPES: [(&str, &str); 2] = [
@@ -132,7 +132,11 @@ fn it_trains_what_whole_parameters_train() {
             let line = |more: &str, ranks| resolved(&format!("{SIZES} {flags} {dropout} {more}"), ranks);
             let want = train(&line("", 2), 2, STEPS, |_| {});
             assert!(want.losses[STEPS - 1] < want.losses[0], "{shape}: it learns");
-            for more in ["".into(), format!("{full} 1"), format!("{full} 3"), "--recompute-activations".into()] {
+            let mut ways = vec![String::new(), format!("{full} 1")];
+            if dropout == DROPOUT {
+                ways.extend([format!("{full} 3"), "--recompute-activations".into()]);
+            }
+            for more in ways {
                 let got = train(&line(&format!("--zero-stage 3 {more}"), 2), 2, STEPS, |_| {});
                 check(&format!("{shape} {dropout} {more}"), &got, &want);
             }
@@ -149,10 +153,10 @@ fn other_numbers_of_ranks_and_tensor_parallel_ones_agree() {
     let four = train(&line(overlap, 4), 4, STEPS, |_| {});
     check("four ranks", &four, &one);
     let split = "--tensor-model-parallel-size 2 --sequence-parallel";
-    let want = train(&line(split, 4), 4, STEPS, |_| {});
-    let got = train(&line(&format!("{split} --zero-stage 3"), 4), 4, STEPS, |_| {});
+    let want = train(&line(split, 4), 4, 8, |_| {});
+    let got = train(&line(&format!("{split} --zero-stage 3"), 4), 4, 8, |_| {});
     check("tensor parallel", &got, &want);
-    assert!((got.losses[STEPS - 1] - one.losses[STEPS - 1]).abs() <= 1e-5 * one.losses[STEPS - 1]);
+    assert!((got.losses[7] - one.losses[7]).abs() <= 1e-5 * one.losses[7]);
 }
 
 /// Weight gradients that wait (zero-bubble) reach the window as well.

@@ -135,7 +135,7 @@ impl ByTable {
                 comm
             }
         };
-        let own = config(loaded, options, seat).unwrap_or_default();
+        let own = config(loaded, shared, options, seat).unwrap_or_default();
         let layout = own.layout(CONFIG_VERSION, loaded.capability).map_err(|e| refused(shared, &e))?;
         let mut ranks: Vec<u32> = seat.ranks.iter().map(|r| *r as u32).collect();
         let mut comm = std::ptr::null_mut();

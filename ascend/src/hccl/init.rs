@@ -26,7 +26,7 @@ pub fn by_root_info(
     info.internal.copy_from_slice(root);
     let (ranks, rank) = (seat.ranks.len() as u32, seat.place as u32);
     let mut comm = std::ptr::null_mut();
-    let (call, result) = match (loaded.hccl.HcclCommInitRootInfoConfig, config(loaded, options, seat)) {
+    let (call, result) = match (loaded.hccl.HcclCommInitRootInfoConfig, config(loaded, shared, options, seat)) {
         (Some(init), Some(config)) => {
             let layout = config.layout(CONFIG_VERSION, loaded.capability).map_err(|e| refused(shared, &e))?;
             // SAFETY: the info and a configuration of its own size, both alive; an out-parameter.
@@ -42,9 +42,10 @@ pub fn by_root_info(
 
 /// The configuration, as far as the library takes it; nothing when it takes none, and none of ours is needed: the
 /// variables do the same for all communicators.
-pub fn config(loaded: &Loaded, options: &HcclOptions, seat: &Seat) -> Option<CommConfig> {
-    let mut config =
-        CommConfig { buffer_mib: options.buffer_mib, deterministic: options.deterministic, name: name(seat) };
+pub fn config(loaded: &Loaded, shared: &Shared, options: &HcclOptions, seat: &Seat) -> Option<CommConfig> {
+    // the variable where it is set, else --deterministic-mode
+    let deterministic = options.deterministic.or(shared.options.deterministic.then_some(1));
+    let mut config = CommConfig { buffer_mib: options.buffer_mib, deterministic, name: name(seat) };
     // What the library has no field for it reads from HCCL_BUFFSIZE and HCCL_DETERMINISTIC, which are the process's.
     if loaded.capability < 1 {
         return None;

@@ -4,27 +4,31 @@ use std::sync::Arc;
 
 use ferrotron_ascend::{Environment, HcclError, HcclLinker, HcclOptions};
 use ferrotron_comm::{Link, Linker, Seat};
+use ferrotron_cuda::NcclLinker;
 use ferrotron_device::{Error, Result, Stream};
 
 /// Makes communicators over the library of the device's vendor. Nothing is loaded before the first one is made.
 pub struct Collectives {
     hccl: HcclLinker,
+    nccl: NcclLinker,
 }
 
 impl Collectives {
     /// With the settings that variables give, which `get` reads.
     pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> std::result::Result<Collectives, HcclError> {
         let cann = Environment::from_variables(|name| get(name).map(Into::into));
-        Ok(Collectives { hccl: HcclLinker::new(cann, HcclOptions::from_variables(&get)?) })
+        let cuda = ferrotron_cuda::Environment::from_variables(|name| get(name).map(Into::into));
+        let hccl = HcclLinker::new(cann, HcclOptions::from_variables(&get)?);
+        Ok(Collectives { hccl, nccl: NcclLinker::new(cuda) })
     }
 
     fn of(&self, seat: &Seat) -> Result<&dyn Linker> {
         match seat.device.split(':').next() {
             Some("npu") => Ok(&self.hccl),
+            Some("cuda") => Ok(&self.nccl),
             kind => {
                 let kind = kind.unwrap_or_default();
-                let library = if kind == "cuda" { "NCCL" } else { "a library of its vendor" };
-                let why = format!("several ranks on {kind} need communicators over {library}, which are not there yet");
+                let why = format!("several ranks on {kind} need a library of its vendor, and none is known");
                 Err(Error::Unsupported { op: "collectives", device: seat.device.clone(), why })
             }
         }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{TINY, Temp, clean, difference, losses, program, text};
+use common::{TINY, Temp, clean, difference, losses, numbers, program, text};
 use ferrotron_cuda_emulator::{BuildError, build, default_folder, kernels_folder};
 
 /// An installation of CUDA that is the mock; `None`, loudly, without g++, which CI installs.
@@ -17,7 +17,7 @@ fn cuda(t: &Temp) -> Option<std::path::PathBuf> {
     match build(&kernels_folder(), &default_folder().unwrap()) {
         Ok(_) => {}
         Err(e @ BuildError::NoCompiler) => {
-            eprintln!("NOT RUN: --device cuda over emulated kernels: {e}");
+            ferrotron_cuda_emulator::say_not_run("--device cuda over emulated kernels", &e);
             return None;
         }
         Err(e) => panic!("{e}"),
@@ -87,6 +87,25 @@ fn bf16_stays_near_the_cpu() {
     let (cuda, cpu) = (clean(&mut on("cuda", &home, "--bf16")), clean(&mut on("cpu", &home, "--bf16")));
     // an element whose sum is near the middle of two bf16 values may be rounded the other way: 2^-8 of it
     assert!(difference(&cuda, &cpu) <= 2e-2, "{}\n{cuda}\n{cpu}", difference(&cuda, &cpu));
+}
+
+#[test]
+fn eight_ranks_over_nccl_train_to_the_losses_of_one_cpu_rank() {
+    let t = Temp::new("cuda-ranks");
+    let Some(home) = cuda(&t) else { return };
+    let words = "--train-iters 4 --lr-warmup-iters 1 --eval-iters 0 --global-batch-size 8";
+    let ranks = "--thread-ranks 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel \
+                 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather";
+    let eight = clean(&mut on("cuda", &home, &format!("{words} {ranks}")));
+    // two tensor-parallel ranks pad the vocabulary to 256
+    let one = clean(&mut on("cpu", &home, &format!("{words} --make-vocab-size-divisible-by 256")));
+    let (eight, one) = (numbers(&eight), numbers(&one));
+    assert!(eight.len() == 8 && one.len() == 8, "{eight:?} {one:?}");
+    // sums over ranks run in another order; of every other number, the gradients' norm, three digits are printed
+    for (i, (a, b)) in eight.iter().zip(&one).enumerate() {
+        let bound = if i % 2 == 0 { 2e-5 } else { 2e-3 };
+        assert!((a - b).abs() <= bound * b, "{i}: {eight:?} {one:?}");
+    }
 }
 
 #[test]

@@ -164,9 +164,13 @@ fn a_device_that_fails_ends_the_run_in_time_with_place_and_operators() {
     let t = Temp::new("npu-faults");
     cann(&t.path("cann"));
     for (fault, words) in [
-        ("task:aclnnBatchMatMul#60=507015", "507015 AICORE_EXCEPTION: a kernel stopped on an error"),
-        ("task:aclnnMul#900=507035", "507035 VECTOR_CORE_EXCEPTION: a kernel stopped on an error"),
-        ("task:aclnnSwiGluGrad#9=507053", "507053 DEVICE_MEM_ERROR: a kernel touched memory that is not there"),
+        ("task:aclnnBatchMatMul#40=507015", "507015 AICORE_EXCEPTION: a kernel stopped on an error"),
+        ("task:aclnnMul#150=507035", "507035 VECTOR_CORE_EXCEPTION: a kernel stopped on an error"),
+        (
+            "aclnnMatmulGetWorkspaceSize#30=561002",
+            "561002 ACLNN_ERR_INNER_TILING_ERROR: an operator could not be divided",
+        ),
+        ("task:aclnnSwiGluGrad#3=507053", "507053 DEVICE_MEM_ERROR: a kernel touched memory that is not there"),
     ] {
         let start = Instant::now();
         let out = on("npu", &t.path("cann"), "").env("FERROTRON_MOCK_FAULTS", format!("0:{fault}")).output().unwrap();

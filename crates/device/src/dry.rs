@@ -254,13 +254,18 @@ impl AttentionOps for DryOps {
     }
 }
 
-/// `products` matrix products of `[max_len, D] x [D, keys]` a head: half of them masked when causal, where there are as
-/// many queries as keys. An upper bound for packed sequences, whose lengths are on the device.
+/// `products` matrix products of `[max_len, D] x [D, keys]` a head: half of them masked when causal. An upper bound for
+/// packed sequences. Where there are fewer queries than keys (context parallel), the lengths on the host tell.
 fn attention_flops(a: &AttentionArgs<'_>, products: usize) -> usize {
     let d = &a.dims;
-    let keys = d.window.unwrap_or(d.max_len).min(d.max_len);
-    let full = products * 2 * a.q.rows() * d.heads * d.head_dim * keys;
-    let triangle = d.causal && d.window.is_none() && a.q.rows() == a.k.rows();
+    let each = products * 2 * d.heads * d.head_dim;
+    let triangle = d.causal && d.window.is_none();
+    if let Some((q, k)) = a.host_cu.filter(|_| triangle && a.q.rows() != a.k.rows()) {
+        let len = |w: &[i32]| usize::try_from(w[1] - w[0]).unwrap_or(0);
+        let pairs = q.windows(2).zip(k.windows(2)).map(|(q, k)| (len(q) * len(k)).saturating_sub(len(q) * len(q) / 2));
+        return each * pairs.sum::<usize>();
+    }
+    let full = each * a.q.rows() * d.window.unwrap_or(d.max_len).min(d.max_len);
     if triangle { full / 2 } else { full }
 }
 

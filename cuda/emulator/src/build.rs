@@ -1,5 +1,6 @@
 //! One shared library of all kernels of a folder.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
@@ -26,6 +27,12 @@ impl std::fmt::Display for BuildError {
 }
 
 impl std::error::Error for BuildError {}
+
+/// Says, past what a test harness captures, that tests without a compiler did not run.
+pub fn say_not_run(what: &str, why: &BuildError) {
+    // a standard error that is closed leaves nobody to tell
+    let _ = writeln!(io::stderr(), "NOT RUN: {what}: {why}");
+}
 
 /// The kernels of the CUDA device.
 pub fn kernels_folder() -> PathBuf {

@@ -115,7 +115,7 @@ void arrange(uint64_t seed) {
     if (seed % 4 == 0) return; // downwards: they are taken from the end
     for (size_t i = 0; i < ready.size() / 2; ++i) std::swap(ready[i], ready[ready.size() - 1 - i]);
     if (seed % 4 == 1) return;
-    for (size_t i = ready.size(); i > 1; --i) std::swap(ready[i - 1], ready[(seed = mix(seed)) % i]);
+    for (size_t i = ready.size(); i > 1; --i) std::swap(ready[i - 1], ready[((seed = mix(seed)) >> 32) * i >> 32]);
 }
 
 // A message without a thread to blame.
@@ -137,14 +137,22 @@ void run_block(uint64_t seed) {
         w.arrived = w.generation = w.lanes = 0;
         w.waiting.clear();
     }
+    const Dim3 d = state->block_dim;
+    Dim3 thread = {0, 0, 0};
     for (unsigned i = 0; i < n; ++i) {
-        const Dim3& d = state->block_dim;
         Warp* warp = &machine.warps[i / 32];
         ++warp->lanes;
         // tops of stacks at different places of a page, so that they do not share one set of the cache
         char* stack = machine.stacks.data() + (size_t)i * STACK;
         void* sp = new_stack(stack, STACK - (i & 63) * 320, entry);
-        machine.fibers[i] = Fiber{sp, {i % d.x, i / d.x % d.y, i / (d.x * d.y)}, i, warp, At::ready};
+        machine.fibers[i] = Fiber{sp, thread, i, warp, At::ready};
+        if (++thread.x == d.x) {
+            thread.x = 0;
+            if (++thread.y == d.y) {
+                thread.y = 0;
+                ++thread.z;
+            }
+        }
     }
     state->block_start = ++state->epoch;
     state->site = nullptr;

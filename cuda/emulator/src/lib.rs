@@ -4,5 +4,7 @@
 mod build;
 mod library;
 
-pub use build::{BuildError, build, default_folder, fingerprint, kernel_names, kernels_folder, single_source};
+pub use build::{
+    BuildError, build, default_folder, fingerprint, kernel_names, kernels_folder, say_not_run, single_source,
+};
 pub use library::{Emulator, Kernel};

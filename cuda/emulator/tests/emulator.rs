@@ -18,7 +18,7 @@ fn emulator() -> Option<Emulator> {
     match build(&folder, &default_folder().unwrap()) {
         Ok(library) => Some(Emulator::load(&library).unwrap()),
         Err(e @ BuildError::NoCompiler) => {
-            eprintln!("NOT RUN: the emulator of CUDA: {e}");
+            ferrotron_cuda_emulator::say_not_run("the emulator of CUDA", &e);
             None
         }
         Err(e) => panic!("{e}"),

@@ -276,6 +276,9 @@ fn problem(
     if !types || !epilogue {
         return Err(NOT_SUPPORTED);
     }
+    if desc.epilogue == sys::CUBLASLT_EPILOGUE_BIAS && (desc.bias == 0 || !desc.bias.is_multiple_of(16)) {
+        return Err(INVALID_VALUE); // a proposal depends on where the bias is
+    }
     if k != kb || (m, n) != (d.rows, d.cols) || m * n * k == 0 {
         return Err(INVALID_VALUE);
     }

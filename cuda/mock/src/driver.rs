@@ -109,6 +109,7 @@ calls! {
             sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 9,
             sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => 0,
             sys::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => MOST_SHARED as c_int,
+            sys::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED => 1,
             _ => return Err(code::INVALID_VALUE),
         };
         // SAFETY: out-parameter.
@@ -163,6 +164,14 @@ calls! {
             Some(Err(f)) => Err(f.code),
             _ => Ok(()),
         }
+    }
+    fn cuStreamQuery(stream: CUstream) |w| {
+        let (engine, id) = w.stream(stream as usize)?;
+        if let Some(f) = ended(engine.fault(id))? {
+            return Err(f.code);
+        }
+        // who asks learns nothing of what is ordered: a thread that only watches must not hide a wait that is missing
+        if ended(engine.tasks_left(id))? > 0 { Err(code::NOT_READY) } else { Ok(()) }
     }
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, _flags: c_uint) |w| {
         let (engine, id) = w.stream(stream as usize)?;

@@ -1,4 +1,4 @@
-//! The CUDA driver and cublasLt on the host, stricter than the hardware: for tests of the CUDA device without a GPU.
+//! The CUDA driver, cublasLt and NCCL on the host, stricter than the hardware: for tests of the CUDA device without a GPU.
 //!
 //! A shared library with the vendor's C functions over `ferrotron-mock`: streams run late on their own threads, unordered
 //! accesses are found by vector clocks, memory is guarded and poisoned. Rules that the vendor documents and that a real
@@ -13,8 +13,10 @@
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 mod blas;
+mod clients;
 pub mod control;
 mod driver;
 mod launch;
 mod memory;
+mod nccl;
 mod world;

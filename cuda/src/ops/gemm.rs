@@ -39,8 +39,8 @@ impl GemmOps for CudaOps {
         let core = CudaStream::of(s)?;
         core.begin()?;
         let (size, [at, bt]) = ((m, n, k), [a, b].map(Matrix::of));
-        // the library adds a bias of C's type
-        let inside = bias.filter(|b| b.dtype() == c.dtype());
+        // the library adds a bias of C's type, which its kernels may read 16 bytes at a time
+        let inside = bias.filter(|b| b.dtype() == c.dtype() && b.ptr().0.is_multiple_of(16));
         if inside.is_some() && self.blas.product(core, g, size, at, bt, inside, Matrix::of(c))? {
             return Ok(());
         }

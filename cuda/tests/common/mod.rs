@@ -35,7 +35,7 @@ pub fn kernels() -> bool {
     match build(&kernels_folder(), &default_folder().unwrap()) {
         Ok(_) => true,
         Err(e @ BuildError::NoCompiler) => {
-            eprintln!("NOT RUN: the CUDA device over emulated kernels: {e}");
+            ferrotron_cuda_emulator::say_not_run("the CUDA device over emulated kernels", &e);
             false
         }
         Err(e) => panic!("{e}"),
@@ -53,7 +53,7 @@ pub fn home(name: &str) -> PathBuf {
     let home = std::env::temp_dir().join(format!("ferrotron-cuda-{name}-{}", std::process::id()));
     let lib = home.join("lib64");
     std::fs::create_dir_all(&lib).unwrap();
-    for name in ["libcuda.so.1", "libcublasLt.so.12"] {
+    for name in ["libcuda.so.1", "libcublasLt.so.12", "libnccl.so.2"] {
         let _ = std::fs::remove_file(lib.join(name));
         std::os::unix::fs::symlink(library(), lib.join(name)).unwrap();
     }

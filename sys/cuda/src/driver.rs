@@ -84,6 +84,8 @@ ferrotron_dynlib::table! {
             fn cuStreamDestroy_v2(stream: CUstream) -> CUresult;
             /// Blocks until the stream is idle; errors of its kernels show here.
             fn cuStreamSynchronize(stream: CUstream) -> CUresult;
+            /// Whether the stream is idle, else `CUDA_ERROR_NOT_READY`, or the error of its kernels.
+            fn cuStreamQuery(stream: CUstream) -> CUresult;
             /// Later work of the stream waits for the event as it was last recorded.
             fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) -> CUresult;
             /// An event.

@@ -78,6 +78,8 @@ constants! {
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: c_int = 76;
     /// Bytes of shared memory that a kernel may ask for.
     CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: c_int = 97;
+    /// Memory in stream order.
+    CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: c_int = 115;
     /// No order against the default stream.
     CU_STREAM_NON_BLOCKING: u32 = 1;
     /// Events that only order.

@@ -119,7 +119,7 @@ pub fn clean(c: &mut Command) -> String {
 }
 
 /// Numbers of the training lines: losses and gradient norms; of validation lines the losses.
-fn numbers(log: &str) -> Vec<f64> {
+pub fn numbers(log: &str) -> Vec<f64> {
     let fields = ["lm loss: ", "grad norm: ", "lm loss value: "];
     let of = |l: &str, field: &str| l.split(field).nth(1)?.split(' ').next()?.parse::<f64>().ok();
     losses(log).iter().flat_map(|l| fields.iter().filter_map(|f| of(l, f)).collect::<Vec<_>>()).collect()

@@ -1,0 +1,180 @@
+//! The C interface of NCCL: constants, structs, a table of functions found at run time, and result codes in words.
+//!
+//! Names are the vendor's. Communicators are non-blocking: every call may answer "in progress", and
+//! `ncclCommGetAsyncError` tells when it is done.
+#![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
+
+use std::ffi::{c_char, c_int, c_void};
+
+use ferrotron_cuda_sys::CUstream;
+
+/// Result code.
+pub type ncclResult_t = c_int;
+/// A communicator.
+pub type ncclComm_t = *mut c_void;
+/// An element type.
+pub type ncclDataType_t = c_int;
+/// A reduction.
+pub type ncclRedOp_t = c_int;
+
+/// Done.
+pub const ncclSuccess: ncclResult_t = 0;
+/// An argument of a call is wrong.
+pub const ncclInvalidArgument: ncclResult_t = 4;
+/// The calls of the ranks do not fit together, or come at a wrong time.
+pub const ncclInvalidUsage: ncclResult_t = 5;
+/// Another rank has failed or is gone.
+pub const ncclRemoteError: ncclResult_t = 6;
+/// Not done yet.
+pub const ncclInProgress: ncclResult_t = 7;
+
+/// Bytes.
+pub const ncclUint8: ncclDataType_t = 1;
+/// Signed 32 bits.
+pub const ncclInt32: ncclDataType_t = 2;
+/// Signed 64 bits.
+pub const ncclInt64: ncclDataType_t = 4;
+/// IEEE half.
+pub const ncclFloat16: ncclDataType_t = 6;
+/// 32-bit float.
+pub const ncclFloat32: ncclDataType_t = 7;
+/// 64-bit float.
+pub const ncclFloat64: ncclDataType_t = 8;
+/// bfloat16.
+pub const ncclBfloat16: ncclDataType_t = 9;
+
+/// a + b.
+pub const ncclSum: ncclRedOp_t = 0;
+/// The larger.
+pub const ncclMax: ncclRedOp_t = 2;
+
+/// Bytes of [`ncclUniqueId`].
+pub const NCCL_UNIQUE_ID_BYTES: usize = 128;
+/// The oldest NCCL that serves, as `ncclGetVersion` tells it: 2.14 is the first with non-blocking communicators.
+pub const OLDEST: c_int = 21400;
+
+/// What the first rank of a group tells the others. Passed by value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ncclUniqueId {
+    /// Opaque.
+    pub internal: [u8; NCCL_UNIQUE_ID_BYTES],
+}
+
+/// A communicator's configuration in its first layout, of 2.14. Later libraries see from version and size that the fields
+/// that came after are not there, and take their defaults.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ncclConfig_v21400 {
+    /// Of this struct.
+    pub size: usize,
+    /// [`NCCL_CONFIG_MAGIC`].
+    pub magic: u32,
+    /// 21400.
+    pub version: u32,
+    /// 0: calls return at once.
+    pub blocking: c_int,
+}
+
+/// Tells a configuration from anything else.
+pub const NCCL_CONFIG_MAGIC: u32 = 0xcafe_beef;
+
+impl ncclConfig_v21400 {
+    /// Calls that return at once.
+    pub const NON_BLOCKING: ncclConfig_v21400 = ncclConfig_v21400 {
+        size: size_of::<ncclConfig_v21400>(),
+        magic: NCCL_CONFIG_MAGIC,
+        version: 21400,
+        blocking: 0,
+    };
+}
+
+ferrotron_dynlib::table! {
+    /// Collectives: counts are elements, and all are asynchronous on the stream.
+    pub struct Nccl {
+        required {
+            /// 10000 major + 100 minor + patch.
+            fn ncclGetVersion(version: *mut c_int) -> ncclResult_t;
+            /// The group's first rank only.
+            fn ncclGetUniqueId(id: *mut ncclUniqueId) -> ncclResult_t;
+            /// All ranks at once. Non-blocking: the communicator is made in the background.
+            fn ncclCommInitRankConfig(
+                comm: *mut ncclComm_t, ranks: c_int, id: ncclUniqueId, rank: c_int, config: *const ncclConfig_v21400,
+            ) -> ncclResult_t;
+            /// Ends a communicator after its work.
+            fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t;
+            /// Ends a communicator and the kernels that it has on the device. Any thread may call it.
+            fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t;
+            /// How the calls so far are doing.
+            fn ncclCommGetAsyncError(comm: ncclComm_t, error: *mut ncclResult_t) -> ncclResult_t;
+            /// A result in the vendor's words.
+            fn ncclGetErrorString(result: ncclResult_t) -> *const c_char;
+            /// `recv = reduce(send)` on every rank; the two may be one.
+            fn ncclAllReduce(
+                send: *const c_void, recv: *mut c_void, count: usize, dtype: ncclDataType_t, op: ncclRedOp_t,
+                comm: ncclComm_t, stream: CUstream,
+            ) -> ncclResult_t;
+            /// This rank's `recv_count` elements of the sum.
+            fn ncclReduceScatter(
+                send: *const c_void, recv: *mut c_void, recv_count: usize, dtype: ncclDataType_t, op: ncclRedOp_t,
+                comm: ncclComm_t, stream: CUstream,
+            ) -> ncclResult_t;
+            /// `send_count` elements of each rank in the order of ranks.
+            fn ncclAllGather(
+                send: *const c_void, recv: *mut c_void, send_count: usize, dtype: ncclDataType_t, comm: ncclComm_t,
+                stream: CUstream,
+            ) -> ncclResult_t;
+            /// The root's elements on every rank.
+            fn ncclBroadcast(
+                send: *const c_void, recv: *mut c_void, count: usize, dtype: ncclDataType_t, root: c_int,
+                comm: ncclComm_t, stream: CUstream,
+            ) -> ncclResult_t;
+            /// To one rank.
+            fn ncclSend(
+                buf: *const c_void, count: usize, dtype: ncclDataType_t, to: c_int, comm: ncclComm_t, stream: CUstream,
+            ) -> ncclResult_t;
+            /// From one rank.
+            fn ncclRecv(
+                buf: *mut c_void, count: usize, dtype: ncclDataType_t, from: c_int, comm: ncclComm_t, stream: CUstream,
+            ) -> ncclResult_t;
+            /// Calls of this thread from here to `ncclGroupEnd` progress together.
+            fn ncclGroupStart() -> ncclResult_t;
+            /// Launches them.
+            fn ncclGroupEnd() -> ncclResult_t;
+        }
+        optional {
+            /// What happened last, in words.
+            fn ncclGetLastError(comm: ncclComm_t) -> *const c_char;
+        }
+    }
+}
+
+/// What to do about a result.
+pub fn advice(result: ncclResult_t) -> &'static str {
+    match result {
+        1 => "CUDA reported an error: the first error of this rank's log counts",
+        2 => {
+            "the system refused something: NCCL_DEBUG=INFO names it; look at ulimit -l, /dev/shm and NCCL_SOCKET_IFNAME"
+        }
+        3 => "NCCL itself failed: run again with NCCL_DEBUG=INFO, and look for versions that differ between hosts",
+        ncclInvalidArgument => "a mistake of this program; please report it",
+        ncclInvalidUsage => {
+            "the ranks' calls do not fit together, or two ranks share one GPU: see CUDA_VISIBLE_DEVICES"
+        }
+        ncclRemoteError => "another rank has failed or its host is gone: its own log says why",
+        8 => "a peer did not answer in time: look at the network between the hosts (NCCL_DEBUG=INFO, ibstat)",
+        _ => "run again with NCCL_DEBUG=INFO",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_has_the_layout_of_2_14() {
+        assert_eq!((size_of::<ncclConfig_v21400>(), std::mem::offset_of!(ncclConfig_v21400, blocking)), (24, 16));
+        assert_eq!((size_of::<ncclUniqueId>(), align_of::<ncclUniqueId>()), (128, 1));
+        assert!(advice(ncclRemoteError).contains("another rank") && advice(99).contains("NCCL_DEBUG"));
+    }
+}
