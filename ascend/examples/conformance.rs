@@ -1,12 +1,11 @@
 //! The conformance suite on Ascend device 0 of this machine: what a first hour on hardware begins with.
 //!
-//! `cargo run --release -p ferrotron-ascend --example conformance [OP ...]` runs all cases, or those of some ops; but for
-//! mixtures of experts, which wait for their operators. CANN is found through the environment, as training finds it.
+//! `cargo run --release -p ferrotron-ascend --example conformance [OP ...]` runs all cases, or those of some ops. CANN is found through the environment, as training finds it.
 
 use std::process::ExitCode;
 
 use ferrotron_ascend::AscendBackend;
-use ferrotron_conformance::{run_cases, suite_without_experts};
+use ferrotron_conformance::{run_cases, suite};
 use ferrotron_device::Backend;
 
 fn main() -> ExitCode {
@@ -21,7 +20,7 @@ fn main() -> ExitCode {
         };
     device.describe().iter().for_each(|line| println!("{line}"));
     let ops: Vec<String> = std::env::args().skip(1).collect();
-    let mut cases = suite_without_experts();
+    let mut cases = suite();
     cases.retain(|c| ops.is_empty() || ops.iter().any(|op| op == c.op));
     match run_cases(&device, &cases) {
         Ok(report) => {

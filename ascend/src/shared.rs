@@ -43,6 +43,8 @@ pub enum Omit {
     MaskOrder,
     /// Keys that a query must not see are not hidden.
     Hide,
+    /// Sorts may leave equals in any order.
+    StableSort,
     /// Addresses that are not aligned to 64 bytes are copied by the copy engine all the same.
     CopyAlignment,
 }

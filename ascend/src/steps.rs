@@ -4,6 +4,7 @@ use ferrotron_acl_sys as acl;
 use ferrotron_device::Result;
 
 use crate::launch::{Launch, Number, text};
+use crate::shared::Omit;
 use crate::view::View;
 
 /// Plans and runs one operator: its name, its views for error messages, its arguments.
@@ -239,6 +240,27 @@ impl Launch<'_> {
     pub fn rows(&mut self, a: &View, index: &View, out: &View) -> Result<()> {
         let (x, i, z) = (self.tensor(a)?, self.tensor(index)?, self.tensor(out)?);
         step!(self, aclnnIndexSelect; [a, index, out]; x, 0, i, z)
+    }
+
+    /// `out[i][j] = a[i][index[i][j]]`, two dims, index `I32`.
+    pub fn gather(&mut self, a: &View, index: &View, out: &View) -> Result<()> {
+        let (x, i, z) = (self.tensor(a)?, self.tensor(index)?, self.tensor(out)?);
+        step!(self, aclnnGather; [a, index, out]; x, 1, i, z)
+    }
+
+    /// `out = a`, then `out[i][index[i][j]] += src[i][j]`, two dims, index `I32`. The order of several terms of one
+    /// element is not promised.
+    pub fn scatter_add(&mut self, a: &View, index: &View, src: &View, out: &View) -> Result<()> {
+        let (x, i, y, z) = (self.tensor(a)?, self.tensor(index)?, self.tensor(src)?, self.tensor(out)?);
+        step!(self, aclnnScatterAdd; [a, index, src, out]; x, 1, i, y, z)
+    }
+
+    /// Sorts the rows of `a`, two dims; order `I64` has the columns that values came from. Of equals the lower column
+    /// comes first, in both directions.
+    pub fn sort_rows(&mut self, a: &View, descending: bool, values: &View, order: &View) -> Result<()> {
+        let stable = !self.core().shared.omits(Omit::StableSort);
+        let (x, v, i) = (self.tensor(a)?, self.tensor(values)?, self.tensor(order)?);
+        step!(self, aclnnSort; [a, values, order]; x, stable, 1, descending, v, i)
     }
 
     /// GELU; by erf or tanh.

@@ -1,11 +1,10 @@
-//! The Ascend device over the mock passes the suite that every device must pass, but for mixture-of-experts ops, which
-//! say that they are not there, and breaks no rule of the runtime on the way.
+//! The Ascend device over the mock passes the suite that every device must pass, and breaks no rule of the runtime.
 
 mod common;
 
 use std::sync::Arc;
 
-use ferrotron_conformance::{assert_refuses_experts, run_cases, suite_without_experts};
+use ferrotron_conformance::{run_cases, suite};
 use ferrotron_device::Device;
 
 /// Runs one half of the suite: two tests run at once.
@@ -15,7 +14,7 @@ fn half(odd: bool) {
     let opened = Arc::new(common::open(&home, ordinal, None));
     let device: Arc<dyn Device> = opened.clone();
     let control = common::control();
-    let mut cases = suite_without_experts();
+    let mut cases = suite();
     let mut i = 0;
     cases.retain(|_| {
         i += 1;
@@ -46,12 +45,4 @@ fn every_op_conforms_and_no_rule_is_broken_first_half() {
 #[test]
 fn every_op_conforms_and_no_rule_is_broken_second_half() {
     half(true);
-}
-
-#[test]
-fn what_is_missing_says_so() {
-    let home = common::home("missing");
-    let device: Arc<dyn Device> = Arc::new(common::open(&home, 2, None));
-    assert_refuses_experts(&device);
-    common::remove(&home);
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use ferrotron_ascend::{Environment, HcclLinker, HcclOptions};
 use ferrotron_device::DType;
-use ferrotron_models::{ModelConfig, Recomputation};
+use ferrotron_models::{ExpertsConfig, ModelConfig, Recomputation};
 use ferrotron_schedule::Kind::{GPipe, Interleaved, ZbH1};
 use ferrotron_tests::ranks::{Outcome, Ranks, agree, gpt, qwen3, train, train_on};
 
@@ -66,6 +66,21 @@ fn layouts_train_to_one_cpu_ranks_numbers() {
         let c = ModelConfig { recompute, ..gpt.clone() };
         let r = Ranks { tp: 2, sp: true, ..one };
         agree("npu, recomputed", &r, &on_npu(&home, &c, DType::F32, r), &want[0]);
+    }
+    common::remove(&home);
+}
+
+/// Experts on one rank, and divided over ranks with an exchange of rows of unequal numbers.
+#[test]
+fn experts_train_to_one_cpu_ranks_numbers() {
+    let home = common::home("layouts-experts");
+    let one = Ranks::one();
+    let e = ExpertsConfig { count: 4, chosen: 2, ffn: 20, pre_softmax: false, balance: 0.02, z_loss: 0.001 };
+    let c = ModelConfig { experts: Some(e), ..qwen3(false, 0.0) };
+    let want = train(&c, DType::F32, one, STEPS);
+    assert!(want.balance.iter().all(|b| *b > 0.0), "{:?}", want.balance);
+    for r in [one, Ranks { dp: 2, ep: 2, ..one }, Ranks { tp: 2, dp: 2, ep: 2, sp: true, sharded: true, ..one }] {
+        agree("npu, experts", &r, &on_npu(&home, &c, DType::F32, r), &want);
     }
     common::remove(&home);
 }

@@ -11,7 +11,7 @@ use ferrotron_device::ops::{AttentionArgs, AttentionDims, DropSite, Gemm};
 use ferrotron_device::pool::persistent;
 use ferrotron_device::{DType, Device, Error, Ops, Pool, Result, Stream, StreamRole, host};
 
-const ALL: [Omit; 15] = [
+const ALL: [Omit; 16] = [
     Omit::Context,
     Omit::EventWait,
     Omit::EventFlag,
@@ -27,6 +27,7 @@ const ALL: [Omit; 15] = [
     Omit::EventHold,
     Omit::MaskOrder,
     Omit::Hide,
+    Omit::StableSort,
 ];
 
 /// Uploads on one stream, kernels on another, downloads on the first, as training does; then what is freed while it is
@@ -64,6 +65,7 @@ fn workload(device: Arc<AscendDevice>, control: &common::Control) -> Result<bool
     (a, b) = (b, a);
 
     right &= masks(&device, &compute, &pool)?;
+    right &= slots(&device, &compute, &pool)?;
 
     // memory that goes while work on it is queued
     let mut x = persistent(&*device, &compute, "a test", DType::F32, 1000)?;
@@ -125,6 +127,19 @@ fn masks(device: &AscendDevice, s: &Stream, pool: &Arc<Pool>) -> Result<bool> {
     let got = host::read_f32(device, s, &y)?;
     right &= (0..c).all(|i| got[i] == 1.0 + i as f32);
     Ok(right)
+}
+
+/// Slots by expert, of which several have the same.
+fn slots(device: &AscendDevice, s: &Stream, pool: &Arc<Pool>) -> Result<bool> {
+    let (mut experts, mut counts) = (pool.alloc(DType::I32, [3, 2])?, pool.alloc(DType::F32, [3])?);
+    let (mut slots, mut place) = (pool.alloc(DType::I32, [6])?, pool.alloc(DType::I32, [3, 2])?);
+    host::write_i32(device, s, &[2, 0, 0, 2, 2, 0], &mut experts)?;
+    device.ops().sort_by_expert(s, &experts, &mut counts, &mut slots, &mut place)?;
+    let (mut numbers, mut sorted) = (pool.alloc(DType::F32, [6, 1])?, pool.alloc(DType::F32, [6, 1])?);
+    host::write_f32(device, s, &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0], &mut numbers)?;
+    device.ops().gather_rows(s, &numbers, &slots, 1, &mut sorted)?;
+    let right = host::read_f32(device, s, &sorted)? == [1.0, 2.0, 5.0, 0.0, 3.0, 4.0];
+    Ok(right && host::read_f32(device, s, &counts)? == [3.0, 0.0, 3.0])
 }
 
 /// What is noticed, or nothing.

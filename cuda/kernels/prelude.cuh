@@ -84,6 +84,11 @@ __device__ inline int load_int(const In& x, u64 i) {
     return ((const int*)x.at)[i];
 }
 
+__device__ inline void store_int(const Out& y, u64 i, int v) {
+    CHECK_STORE(y, i);
+    ((int*)y.at)[i] = v;
+}
+
 __device__ inline double load_double(const In& x, u64 i) {
     CHECK_LOAD(x, i);
     return ((const double*)x.at)[i];

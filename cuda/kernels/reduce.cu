@@ -4,12 +4,12 @@
 
 enum : u32 { SQUARES = 0, ZEROS = 1, WEIGHTED = 2 };
 
-// part[b] = sum over block b's elements of x^2, [x = 0] or x w
+// part[b] = sum over block b's elements of x^2, [x = 0] or x w; a shorter w begins again
 KERNEL sum_parts(In x, In w, Out part, u32 what) {
     double sum = 0;
     for (u64 i = first(); i < x.n; i += stride()) {
         double v = load(x, i);
-        sum += what == SQUARES ? v * v : what == ZEROS ? (v == 0) : v * load(w, i);
+        sum += what == SQUARES ? v * v : what == ZEROS ? (v == 0) : v * load(w, i % w.n);
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) store_double(part, blockIdx.x, sum);

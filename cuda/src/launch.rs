@@ -13,6 +13,8 @@ use crate::stream::{Core, CudaStream};
 
 /// Threads of a block of every kernel: `THREADS` of `../kernels/prelude.cuh`.
 const THREADS: u32 = 256;
+/// Threads of a warp: `WARP` there.
+const WARP: u32 = 32;
 /// Most blocks of a kernel that strides over elements: enough for any chip, and results do not depend on it.
 const MAX_BLOCKS: usize = 4096;
 /// Shared memory that a kernel may use without asking.
@@ -95,7 +97,7 @@ impl Launch<'_> {
         }
     }
 
-    /// A value: u32, u64, i64, f32, or a `repr(C)` struct of them that the kernel has too.
+    /// A value: u32, u64, i64, f32, f64, or a `repr(C)` struct of them that the kernel has too.
     pub fn value<T: Copy>(self, v: T) -> Self {
         self.put(v)
     }
@@ -103,6 +105,11 @@ impl Launch<'_> {
     /// Runs it over `n` elements.
     pub fn over(self, n: usize) -> Result<()> {
         self.blocks(n.div_ceil(THREADS as usize).clamp(1, MAX_BLOCKS), 1, 0)
+    }
+
+    /// Runs it with a warp for each of `n` tokens or slots.
+    pub fn over_warps(self, n: usize) -> Result<()> {
+        self.blocks(n.div_ceil((THREADS / WARP) as usize), 1, 0)
     }
 
     /// Runs it over columns, 32 a block: `COLUMNS` of the prelude.

@@ -9,11 +9,12 @@ use ferrotron_conformance::{Case, run_cases, suite};
 use ferrotron_device::Device;
 
 /// Cases that reach every barrier, with more than one warp, tile and row.
-const CASES: [(&str, &str); 6] = [
+const CASES: [(&str, &str); 7] = [
     ("layer_norm", "T=3 H=7 F32 w F32 plus_one=false"),
     ("layer_norm_backward", "T=33 H=64 F32 w F32 plus_one=false dw"),
     ("embedding_backward", "T=500 V=29 H=40 first=29 F32"),
     ("ce_stats", "R=33 V=160 first=320 spread=1"),
+    ("sort_by_expert", "T=33 E=9 K=3"),
     ("attention", "N=4 G=2 D=33 cu_q=[0, 3, 3, 20] cu_k=[0, 3, 3, 20] causal=false window=None p=0.2 F32"),
     ("attention_backward", "N=4 G=2 D=33 cu_q=[0, 3, 3, 20] cu_k=[0, 3, 3, 20] causal=false window=None p=0.2 F32"),
 ];
@@ -37,7 +38,7 @@ fn whichever_barrier_is_left_out_is_missed() {
     before.assert_passed();
     assert_eq!(control.report(0), "");
     let barriers = control.barriers();
-    let sources = ["attention.cu", "attention_backward.cu", "embedding.cu", "prelude.cuh"];
+    let sources = ["attention.cu", "attention_backward.cu", "embedding.cu", "moe.cu", "prelude.cuh"];
     for source in sources {
         let text = std::fs::read_to_string(ferrotron_cuda_emulator::kernels_folder().join(source)).unwrap();
         let written = text.lines().filter(|l| l.contains("__syncthreads")).count();

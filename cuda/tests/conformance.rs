@@ -1,11 +1,11 @@
-//! The CUDA device over the mock, with the real kernels in the emulator, passes the suite that every device must pass, but
-//! for mixture-of-experts ops, which say that they are not there, and breaks no rule of the driver on the way.
+//! The CUDA device over the mock, with the real kernels in the emulator, passes the suite that every device must pass,
+//! and breaks no rule of the driver on the way.
 
 mod common;
 
 use std::sync::Arc;
 
-use ferrotron_conformance::{assert_refuses_experts, run_cases, suite_without_experts};
+use ferrotron_conformance::{run_cases, suite};
 use ferrotron_device::Device;
 
 /// Runs one part of the suite on a device of its own: as many tests run at once as there are cores.
@@ -17,7 +17,7 @@ fn part(part: usize) {
     let device: Arc<dyn Device> = Arc::new(common::open(&home, part, None));
     let control = common::control();
     let mine = |i: &usize| i / 2 % 4 == part;
-    let cases = suite_without_experts().into_iter().enumerate().filter(|(i, _)| mine(i)).map(|(_, c)| c);
+    let cases = suite().into_iter().enumerate().filter(|(i, _)| mine(i)).map(|(_, c)| c);
     let cases: Vec<_> = cases.collect();
     let report = run_cases(&device, &cases).expect("streams and memory");
     println!("{report}");
@@ -47,15 +47,4 @@ fn every_op_conforms_and_no_rule_is_broken_third_part() {
 #[test]
 fn every_op_conforms_and_no_rule_is_broken_fourth_part() {
     part(3);
-}
-
-#[test]
-fn what_is_missing_says_so() {
-    if !common::kernels() {
-        return;
-    }
-    let home = common::home("missing");
-    let device: Arc<dyn Device> = Arc::new(common::open(&home, 4, None));
-    assert_refuses_experts(&device);
-    common::remove(&home);
 }

@@ -7,7 +7,6 @@ use ferrotron_device::{Result, Stream, Tensor};
 use super::elementwise::flat;
 use crate::device::AscendOps;
 use crate::launch::Launch;
-use crate::steps::step;
 use crate::view::View;
 
 impl CrossEntropyOps for AscendOps {
@@ -35,8 +34,7 @@ impl CrossEntropyOps for AscendOps {
         l.sum(&e, 1, &sum)?;
         let (index, here) = l.local_rows(&flat(labels), first, v)?;
         let (index, found) = (index.reshaped(&[r, 1]), l.f32(&[r, 1])?);
-        let (zt, it, ft) = (l.tensor(&z)?, l.tensor(&index)?, l.tensor(&found)?);
-        step!(l, aclnnGather; [&z, &index, &found]; zt, 1, it, ft)?;
+        l.gather(&z, &index, &found)?;
         l.select(&here, &found, &target)
     }
 
@@ -94,8 +92,7 @@ impl CrossEntropyOps for AscendOps {
         let (index, here) = l.local_rows(&flat(labels), first, v)?;
         let index = index.reshaped(&[r, 1]);
         l.mul_number(&here, -1.0, &here)?;
-        let (pt, it, ht, dt) = (l.tensor(&p)?, l.tensor(&index)?, l.tensor(&here)?, l.tensor(&d)?);
-        step!(l, aclnnScatterAdd; [&p, &index, &here, &d]; pt, 1, it, ht, dt)?;
+        l.scatter_add(&p, &index, &here, &d)?;
         l.mul(&d, &View::of(weight, &[r, 1]), &d)?;
         l.mul(&d, &flat(scale), &d)?;
         l.copy(&d, &dz)

@@ -14,6 +14,7 @@ use crate::stream::CudaStream;
 pub enum Sum<'a> {
     Squares,
     Zeros,
+    /// By weights, which begin again where they are shorter.
     Weighted(&'a Tensor),
 }
 

@@ -210,6 +210,11 @@ operators! {
     fn aclnnScatterAdd(
         self_: *const aclTensor, dim: i64, index: *const aclTensor, src: *const aclTensor, out: *mut aclTensor,
     );
+    /// Sorts along `dim`, with `I64` indices into it. `stable`: equals stay in their order, in both directions.
+    fn aclnnSort(
+        self_: *const aclTensor, stable: bool, dim: i64, descending: bool, values_out: *mut aclTensor,
+        indices_out: *mut aclTensor,
+    );
 }
 
 #[cfg(test)]
@@ -220,6 +225,6 @@ mod tests {
     fn libraries_without_operators_lack_them_all() {
         let ops = OpApi::load(&[]);
         assert_eq!(ops.lacking(), OpApi::NAMES);
-        assert_eq!(OpApi::NAMES.len(), 44);
+        assert_eq!(OpApi::NAMES.len(), 45);
     }
 }

@@ -1,4 +1,4 @@
-//! Rows by index. An index that is not there is an exception of the core, as on the device.
+//! Rows by index, and sorting. An index that is not there is an exception of the core, as on the device.
 
 use ferrotron_acl_sys as acl;
 use ferrotron_conformance::reference::embedding::{embedding, embedding_backward};
@@ -15,6 +15,18 @@ fn checked(indices: &[f64], n: usize) -> Result<Vec<i32>, Fault> {
         Some(i) => Err(Fault { code: acl::code::VECTOR_CORE_EXCEPTION, text: format!("index {i} of {n} rows") }),
         None => Ok(indices.iter().map(|&i| i as i32).collect()),
     }
+}
+
+/// The order in which a row is sorted: NaN is the largest, both zeros are equal. Without `stable` equals come in reverse,
+/// so that who relies on their order without asking for it is found out.
+fn order(row: &[f64], stable: bool, descending: bool) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..row.len()).collect();
+    if !stable {
+        order.reverse();
+    }
+    let above = |a: f64, b: f64| a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()));
+    order.sort_by(|&a, &b| if descending { above(row[b], row[a]) } else { above(row[a], row[b]) });
+    order
 }
 
 fn index(t: &Tensor) -> Answer<()> {
@@ -95,5 +107,42 @@ operators! {
             picked.iter().enumerate().for_each(|(i, &c)| sum[i / n * cols + c as usize] += v[2][i]);
             Ok(vec![sum])
         }))
+    }
+    aclnnSort, aclnnSortGetWorkspaceSize(
+        x: *const acl::aclTensor, stable: bool, dim: i64, descending: bool, values: *mut acl::aclTensor,
+        indices: *mut acl::aclTensor,
+    ) {
+        let (x, values, indices) = (tensor(x)?, tensor(values)?, tensor(indices)?);
+        let (&[_, cols], 1) = (&x.dims[..], dim) else { return wrong("rows of [R,C]") };
+        if x.dtype == acl::ACL_BOOL || x.dtype == acl::ACL_DOUBLE {
+            return wrong(format!("a sort of dtype {}", x.dtype));
+        }
+        alike(&x.dims, x.dtype, &[&values])?;
+        alike(&x.dims, acl::ACL_INT64, &[&indices])?;
+        apart(&values, &[&x, &indices])?;
+        apart(&indices, &[&x])?;
+        Ok(Plan::new(vec![x], vec![values, indices], move |v| {
+            let (mut sorted, mut from) = (vec![], vec![]);
+            for row in v[0].chunks(cols.max(1)) {
+                let order = order(row, stable, descending);
+                sorted.extend(order.iter().map(|&i| row[i]));
+                from.extend(order.iter().map(|&i| i as f64));
+            }
+            vec![sorted, from]
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::order;
+
+    #[test]
+    fn equals_keep_their_order_only_when_asked_and_nan_is_the_largest() {
+        let row = [1.0, f64::NAN, -0.0, 1.0, 0.0];
+        assert_eq!(order(&row, true, false), [2, 4, 0, 3, 1]);
+        assert_eq!(order(&row, true, true), [1, 0, 3, 2, 4]);
+        assert_eq!(order(&row, false, false), [4, 2, 3, 0, 1]);
+        assert_eq!(order(&row, false, true), [1, 3, 0, 4, 2]);
     }
 }
