@@ -19,7 +19,6 @@ pub mod layout;
 pub mod moe;
 pub mod norm;
 pub mod optimizer;
-mod refuse_experts;
 pub mod rope;
 
 pub use activation::{Activation, ActivationOps};
