@@ -30,13 +30,6 @@ fn place(home: &Path, rank: usize, omit: Option<Omit>) -> Place {
     Place { device, home, pool }
 }
 
-/// One test at a time: the mock's devices, faults and patience are the process's.
-static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(|e| e.into_inner())
-}
-
 /// Sums of more than two 16-bit numbers are rounded after each addition, by HCCL and by the mock.
 fn is_rounded_on_the_wire(what: &str) -> bool {
     (what.contains("Sum") || what.contains("reduce_scatter")) && (what.contains("BF16") || what.contains("F16"))
@@ -44,7 +37,7 @@ fn is_rounded_on_the_wire(what: &str) -> bool {
 
 #[test]
 fn every_collective_gives_the_bits_of_the_other_fabrics() {
-    let _alone = alone();
+    let _alone = ferrotron_tests::alone();
     let home = common::home("communicator");
     for (size, checked) in [(2, false), (3, true)] {
         let world = ThreadWorld::new(size, options(&home, Duration::from_secs(60), checked));
@@ -67,7 +60,7 @@ fn every_collective_gives_the_bits_of_the_other_fabrics() {
 
 #[test]
 fn communicators_tell_hccl_and_the_report_what_they_take() {
-    let _alone = alone();
+    let _alone = ferrotron_tests::alone();
     let home = common::home("comms");
     let world = ThreadWorld::new(2, options(&home, Duration::from_secs(60), false));
     let seen = on_threads(2, |r| {
@@ -93,7 +86,7 @@ fn communicators_tell_hccl_and_the_report_what_they_take() {
 
 #[test]
 fn a_deterministic_device_asks_hccl_for_a_fixed_order_too() {
-    let _alone = alone();
+    let _alone = ferrotron_tests::alone();
     let home = common::home("comms-fixed");
     let linker = Arc::new(HcclLinker::new(Environment::only(&home), HcclOptions::default()));
     let world = ThreadWorld::new(2, Options { linker: Some(linker), ..Options::default() });
@@ -137,7 +130,7 @@ fn sums(home: &Path, timeout: Duration, faults: &str) -> (Vec<Result<Vec<f32>>>,
 
 #[test]
 fn faults_of_collectives_end_all_ranks_with_a_report() {
-    let _alone = alone();
+    let _alone = ferrotron_tests::alone();
     let home = common::home("comm-faults");
     let second = Duration::from_secs(1);
     let (got, failure, _) = sums(&home, second * 30, "");
@@ -187,7 +180,7 @@ fn faults_of_collectives_end_all_ranks_with_a_report() {
 /// ones; and what is said when the table is of another job.
 #[test]
 fn ranks_find_each_other_by_a_rank_table() {
-    let _alone = alone();
+    let _alone = ferrotron_tests::alone();
     let home = common::home("comm-table");
     let table = home.join("jobstart_hccl.json");
     let devices: Vec<String> = (4..7).map(|d| format!("{{\"device_id\":\"{d}\",\"device_ip\":\"\"}}")).collect();

@@ -31,6 +31,7 @@ fn on_npu(home: &Path, c: &ModelConfig, dtype: DType, r: Ranks) -> Outcome {
 
 #[test]
 fn layouts_train_to_one_cpu_ranks_numbers() {
+    let _alone = ferrotron_tests::alone();
     let home = common::home("layouts");
     let one = Ranks::one();
     let overlapped = Ranks { sharded: true, overlap: true, bucket: 2000, ..one };
@@ -73,6 +74,7 @@ fn layouts_train_to_one_cpu_ranks_numbers() {
 /// Experts on one rank, and divided over ranks with an exchange of rows of unequal numbers.
 #[test]
 fn experts_train_to_one_cpu_ranks_numbers() {
+    let _alone = ferrotron_tests::alone();
     let home = common::home("layouts-experts");
     let one = Ranks::one();
     let e = ExpertsConfig { count: 4, chosen: 2, ffn: 20, pre_softmax: false, balance: 0.02, z_loss: 0.001 };
@@ -89,6 +91,7 @@ fn experts_train_to_one_cpu_ranks_numbers() {
 /// CPU layouts.
 #[test]
 fn bf16_layouts_stay_close() {
+    let _alone = ferrotron_tests::alone();
     let home = common::home("layouts-bf16");
     let c = qwen3(false, 0.0);
     let want = train(&c, DType::BF16, Ranks::one(), STEPS);

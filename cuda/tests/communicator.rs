@@ -29,13 +29,6 @@ fn place(home: &Path, rank: usize, omit: Option<Omit>) -> Place {
     Place { device, home, pool }
 }
 
-/// One test at a time: the mock's devices and faults are the process's.
-static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
-fn alone() -> Option<std::sync::MutexGuard<'static, ()>> {
-    common::kernels().then(|| ALONE.lock().unwrap_or_else(|e| e.into_inner()))
-}
-
 /// Sums of more than two 16-bit numbers are rounded after each addition, by NCCL's rings and by the mock.
 fn is_rounded_on_the_wire(what: &str) -> bool {
     (what.contains("Sum") || what.contains("reduce_scatter")) && (what.contains("BF16") || what.contains("F16"))
@@ -43,7 +36,10 @@ fn is_rounded_on_the_wire(what: &str) -> bool {
 
 #[test]
 fn every_collective_gives_the_bits_of_the_other_fabrics() {
-    let Some(_alone) = alone() else { return };
+    let _alone = ferrotron_tests::alone();
+    if !common::kernels() {
+        return;
+    }
     let home = common::home("communicator");
     for (size, checked) in [(2, false), (3, true)] {
         let world = ThreadWorld::new(size, options(&home, Duration::from_secs(60), checked));
@@ -89,7 +85,10 @@ fn sums(home: &Path, timeout: Duration, faults: &str) -> (Vec<Result<Vec<f32>>>,
 
 #[test]
 fn faults_of_collectives_end_all_ranks_with_a_report() {
-    let Some(_alone) = alone() else { return };
+    let _alone = ferrotron_tests::alone();
+    if !common::kernels() {
+        return;
+    }
     let home = common::home("comm-faults");
     let second = Duration::from_secs(1);
     let (got, failure, _) = sums(&home, second * 30, "");
@@ -126,7 +125,10 @@ fn faults_of_collectives_end_all_ranks_with_a_report() {
 
 #[test]
 fn without_nccl_the_error_says_where_it_was_looked_for() {
-    let Some(_alone) = alone() else { return };
+    let _alone = ferrotron_tests::alone();
+    if !common::kernels() {
+        return;
+    }
     let home = common::home("no-nccl");
     std::fs::remove_file(home.join("lib64/libnccl.so.2")).unwrap();
     let (got, _, took) = sums(&home, Duration::from_secs(30), "");
@@ -195,7 +197,10 @@ fn noticed(home: &Path, omit: Option<Omit>, missing: Option<Wait>) -> Option<Str
 
 #[test]
 fn what_is_left_out_around_collectives_is_noticed_and_nothing_else() {
-    let Some(_alone) = alone() else { return };
+    let _alone = ferrotron_tests::alone();
+    if !common::kernels() {
+        return;
+    }
     let home = common::home("comm-omissions");
     assert_eq!(noticed(&home, None, None), None);
     for (omit, missing, words) in [

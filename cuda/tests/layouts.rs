@@ -30,6 +30,7 @@ fn on_cuda(home: &Path, c: &ModelConfig, dtype: DType, r: Ranks) -> Outcome {
 
 #[test]
 fn layouts_train_to_one_cpu_ranks_numbers() {
+    let _alone = ferrotron_tests::alone();
     if !common::kernels() {
         return;
     }
@@ -66,6 +67,7 @@ fn layouts_train_to_one_cpu_ranks_numbers() {
 /// layouts.
 #[test]
 fn bf16_layouts_stay_close() {
+    let _alone = ferrotron_tests::alone();
     if !common::kernels() {
         return;
     }

@@ -4,7 +4,7 @@ pub mod ranks;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferrotron_checkpoint::SafetensorsFile;
 use ferrotron_comm::{Fabric, Options, ThreadWorld};
@@ -19,6 +19,14 @@ use ferrotron_runtime::{
 };
 use ferrotron_schedule::{ChunkPlan, Kind, Pipe, schedule};
 use ferrotron_train::{Trainer, World};
+
+/// One test at a time, while the guard lives: for tests that use the devices of a vendor's mock by the same numbers. These, their
+/// reports, faults and patience are the process's, and cargo runs the tests of a file at once.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // A test that failed leaves nothing half done here.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A folder of golden numbers.
 pub fn golden(path: &str) -> PathBuf {
