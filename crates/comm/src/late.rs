@@ -18,20 +18,32 @@ pub(crate) struct Standing {
     pub told: Option<(Option<String>, String)>,
 }
 
+impl Standing {
+    /// Where a rank that is missing is instead.
+    fn instead(&self) -> String {
+        let who = &self.who;
+        match &self.told {
+            None => format!("{who} does not answer: stopped, or its host is gone"),
+            Some((None, _)) => format!("{who} waits in no collective: it is late, or has ended"),
+            Some((Some(other), _)) => {
+                format!("{who} waits in {other} instead: do the ranks use their groups in the same order?")
+            }
+        }
+    }
+}
+
 /// Which ranks of the group keep a call of rank `me`, and why: those that are not in it, or behind it.
 fn elsewhere(ranks: &[usize], me: usize, all: &[Standing], mine: Option<&str>) -> Vec<(usize, String)> {
     let here = mine.and_then(place);
     let state = |s: &Standing| -> Option<String> {
-        let who = &s.who;
         match &s.told {
             Some((_, report)) if here.is_some_and(|call| has_done(report, call)) => None,
-            None => Some(format!("{who} does not answer: stopped, or its host is gone")),
-            Some((None, _)) => Some(format!("{who} waits in no collective: it is late, or has ended")),
             Some((Some(other), _)) => match (place(other), here) {
                 // It waits with this rank, or is already further.
                 (Some((group, n)), Some((ours, m))) if group == ours && n >= m => None,
-                _ => Some(format!("{who} waits in {other} instead: do the ranks use their groups in the same order?")),
+                _ => Some(s.instead()),
             },
+            _ => Some(s.instead()),
         }
     };
     let others = all.iter().filter(|s| s.rank != me && ranks.contains(&s.rank));
@@ -65,6 +77,19 @@ fn in_vain(group: &str, ranks: &[usize], me: usize, all: &[Standing], missing: &
         missing.len(),
         ranks.len(),
     )
+}
+
+/// Rank `me` waits for these, the `missing`, which are known: all ranks are in this process.
+pub(crate) fn report_of_known(
+    group: &str,
+    ranks: &[usize],
+    me: usize,
+    all: &[Standing],
+    missing: &[usize],
+    waited: Duration,
+) -> String {
+    let missing_with_place: Vec<_> = missing.iter().map(|&r| (r, all[r].instead())).collect();
+    text(in_vain(group, ranks, me, all, missing, waited), &missing_with_place, all)
 }
 
 /// Rank `me` waits for a message of `from`.

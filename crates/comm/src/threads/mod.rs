@@ -38,37 +38,22 @@ impl World {
     /// Ends the waits with a report: who waited for whom, and what every rank did last.
     pub(crate) fn late(&self, group: &str, ranks: &[usize], missing: &[usize], me: usize, waited: Duration) {
         let missing: Vec<usize> = missing.iter().map(|r| ranks[*r]).collect();
-        let what = self.logs[me].waits_in().unwrap_or_else(|| group.into());
-        let mut why = format!(
-            "rank {me} waited {:.1} s in {what}, in vain for {} of {} ranks: missing {missing:?}",
-            waited.as_secs_f64(),
-            missing.len(),
-            ranks.len()
-        );
-        for m in &missing {
-            match self.logs[*m].waits_in() {
-                Some(other) => why.push_str(&format!(
-                    "\nrank {m} waits in {other} instead: do the ranks use their groups in the same order?"
-                )),
-                None => why.push_str(&format!("\nrank {m} waits in no collective: it is late, or has ended")),
-            }
-        }
-        for log in &self.logs {
-            why.push('\n');
-            why.push_str(&log.report());
-        }
-        self.failure.set(&why);
+        self.failure.set(&late::report_of_known(group, ranks, me, &self.standings(), &missing, waited));
+    }
+
+    /// How every rank stands.
+    fn standings(&self) -> Vec<Standing> {
+        let standing = |(rank, log): (usize, &Arc<Log>)| Standing {
+            rank,
+            who: format!("rank {rank}"),
+            told: Some((log.waits_in(), log.report())),
+        };
+        self.logs.iter().enumerate().map(standing).collect()
     }
 
     /// Ends the waits with a report on a call of a vendor's library.
     fn trouble(&self, group: &str, ranks: &[usize], me: usize, trouble: Trouble<'_>) {
-        let rank = |r: usize| Standing {
-            rank: r,
-            who: format!("rank {r}"),
-            told: Some((self.logs[r].waits_in(), self.logs[r].report())),
-        };
-        let all: Vec<Standing> = (0..self.size).map(rank).collect();
-        self.failure.set(&late::report(group, ranks, me, &all, trouble));
+        self.failure.set(&late::report(group, ranks, me, &self.standings(), trouble));
     }
 }
 
