@@ -8,8 +8,11 @@ use std::ffi::c_void;
 use ferrotron_acl_sys as acl;
 use ferrotron_device::Result;
 
+use ferrotron_device::staging::{Staged, Staging};
+
+use crate::memory::malloc_host;
 use crate::shared::{Omit, lock};
-use crate::stream::Core;
+use crate::stream::{AscendEvent, Core};
 
 impl Core {
     /// Copies host bytes to the device in stream order. `src` may be reused when this returns.
@@ -19,7 +22,7 @@ impl Core {
             return Ok(());
         }
         let (n, mut staging) = (src.len(), lock(&self.staging));
-        let block = staging.take(&self.shared, n)?;
+        let block = self.stage(&mut staging, n)?;
         let pinned = block.at as *mut u8;
         // SAFETY: the block has at least `n` bytes, and no copy reads it any more.
         unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), pinned, n) };
@@ -29,6 +32,10 @@ impl Core {
         Ok(())
     }
 
+    fn stage(&self, staging: &mut Staging<AscendEvent>, bytes: usize) -> Result<Staged> {
+        staging.take(bytes, self.shared.omits(Omit::StagingWait), |n| malloc_host(&self.shared, n))
+    }
+
     /// Copies device bytes to the host; returns when they are there.
     pub fn download(&self, from: u64, dst: &mut [u8]) -> Result<()> {
         self.begin()?;
@@ -36,7 +43,7 @@ impl Core {
             return self.synchronize();
         }
         let (n, mut staging) = (dst.len(), lock(&self.staging));
-        let block = staging.take(&self.shared, n)?;
+        let block = self.stage(&mut staging, n)?;
         self.copy(block.at as u64, from, n, acl::ACL_MEMCPY_DEVICE_TO_HOST)?;
         if !self.shared.omits(Omit::DownloadWait) {
             self.synchronize()?;

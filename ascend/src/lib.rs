@@ -2,7 +2,7 @@
 //!
 //! The runtime's traps, and where they are met: a context belongs to a thread, so every call makes ours current first
 //! (`shared`); freeing waits for nobody, so regions and streams wait before they free (`memory`, `stream`); a copy is
-//! asynchronous only with pinned host memory, so host bytes pass through pinned staging (`staging`); an operator is
+//! asynchronous only with pinned host memory, so host bytes pass through pinned staging (`ferrotron_device::staging`); an operator is
 //! planned, then run with workspace that must outlive it (`launch`); error texts are cleared when read, and errors of
 //! kernels show at a later call, so each error carries its text and the operators launched last (`shared`).
 
@@ -18,7 +18,6 @@ mod made;
 mod memory;
 mod ops;
 mod shared;
-mod staging;
 mod steps;
 mod stream;
 mod view;

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
 
 use ferrotron_acl_sys::{self as acl, code};
+use ferrotron_comm::Ending;
 use ferrotron_device::{Error, Result};
 
 use crate::Cann;
@@ -57,10 +56,8 @@ pub struct Shared {
     context: usize,
     pub options: Options,
     streams: Mutex<Vec<Weak<Core>>>,
-    /// Why nobody waits for this device any more.
-    abandoned: Mutex<Option<Error>>,
-    /// Somebody watches the device's communicators, and tells better than a stream why one failed.
-    watched: AtomicBool,
+    /// Whether anybody still waits for the device.
+    pub ending: Ending,
     /// Ops of the contract with the operators that they were made of so far.
     pub used: Mutex<BTreeSet<(&'static str, &'static str)>>,
 }
@@ -78,9 +75,6 @@ pub struct Options {
     pub omit: Option<Omit>,
 }
 
-/// How long a failed wait gives the one who watches the communicators to tell why.
-const WATCHERS_WORDS: Duration = Duration::from_millis(1500);
-
 pub fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     // What is guarded is valid at every point where this crate could panic.
     m.lock().unwrap_or_else(PoisonError::into_inner)
@@ -94,8 +88,7 @@ impl Shared {
         let id = i32::try_from(ordinal).unwrap_or(i32::MAX);
         let ordinal = id.unsigned_abs();
         let (streams, used) = (Mutex::default(), Mutex::default());
-        let (abandoned, watched) = (Mutex::default(), AtomicBool::new(false));
-        let mut shared = Shared { cann, name, ordinal, context: 0, options, streams, used, abandoned, watched };
+        let mut shared = Shared { cann, name, ordinal, context: 0, options, streams, used, ending: Ending::default() };
         let mut context = std::ptr::null_mut();
         // SAFETY: the runtime is initialised.
         shared.check("aclrtSetDevice", unsafe { (shared.cann.acl.aclrtSetDevice)(id) })?;
@@ -167,39 +160,11 @@ impl Shared {
         Error::Device { device: self.name.clone(), what }
     }
 
-    /// The device's communicators are watched from now on.
-    pub fn watch(&self) {
-        self.watched.store(true, Ordering::Relaxed);
-    }
-
-    /// Ends all waits for the device with this cause, for good: another rank has failed, or a collective here. The first
-    /// cause stays.
+    /// Ends all waits for the device with this cause, and aborts what its streams do.
     pub fn abandon(&self, why: &str) {
-        {
-            let mut abandoned = lock(&self.abandoned);
-            if abandoned.is_some() {
-                return;
-            }
-            *abandoned = Some(Error::Aborted(why.into()));
-        }
-        let streams: Vec<Arc<Core>> = lock(&self.streams).iter().filter_map(Weak::upgrade).collect();
-        streams.iter().for_each(|s| s.abort());
-    }
-
-    /// Why nobody waits for the device any more, if so.
-    pub fn abandoned(&self) -> Option<Error> {
-        lock(&self.abandoned).clone()
-    }
-
-    /// A wait for the device has failed: the cause that who watches the communicators tells, if it does so soon.
-    pub fn cause(&self) -> Option<Error> {
-        let began = Instant::now();
-        loop {
-            let told = self.abandoned();
-            if told.is_some() || !self.watched.load(Ordering::Relaxed) || began.elapsed() >= WATCHERS_WORDS {
-                return told;
-            }
-            std::thread::sleep(Duration::from_millis(5));
+        if self.ending.abandon(why) {
+            let streams: Vec<Arc<Core>> = lock(&self.streams).iter().filter_map(Weak::upgrade).collect();
+            streams.iter().for_each(|s| s.abort());
         }
     }
 

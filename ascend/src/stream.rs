@@ -2,16 +2,15 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use ferrotron_acl_sys as acl;
-use ferrotron_device::stream::{EventImpl, HostJob, StreamImpl};
+use ferrotron_device::staging::Staging;
+use ferrotron_device::stream::{EventImpl, HostJob, HostWork, StreamImpl};
 use ferrotron_device::{Error, Event, Result, Stream};
 
 use crate::memory::{Slab, malloc};
 use crate::shared::{Omit, Shared, lock};
-use crate::staging::Staging;
 
 /// Operators remembered for error messages.
 const RING: usize = 32;
@@ -37,7 +36,7 @@ pub struct Core {
     pub slab: Mutex<Slab>,
     /// Pinned memory that only work of the stream touches.
     pub pinned: Mutex<Slab>,
-    pub staging: Mutex<Staging>,
+    pub staging: Mutex<Staging<AscendEvent>>,
     /// Device memory that holds 0, 1, 2, ... in float32; longer ones come later.
     pub positions: Mutex<Vec<Constant>>,
     /// The triangle that stands for every causal mask.
@@ -81,7 +80,7 @@ impl Core {
 
     /// The stream's first error, and the device's context made current.
     pub fn begin(&self) -> Result<()> {
-        if let Some(e) = self.shared.abandoned() {
+        if let Some(e) = self.shared.ending.abandoned() {
             return Err(e);
         }
         if let Some(e) = lock(&self.error).clone() {
@@ -113,7 +112,7 @@ impl Core {
         self.begin()?;
         let status = self.idle()?;
         if status != acl::code::OK
-            && let Some(cause) = self.shared.cause()
+            && let Some(cause) = self.shared.ending.cause()
         {
             return Err(cause);
         }
@@ -241,7 +240,7 @@ impl Core {
                 why: "this release of CANN has no aclrtLaunchHostFunc".into(),
             });
         };
-        let work = Box::new(Work { job, error: self.error.clone(), device: self.shared.name.clone() });
+        let work = Box::new(HostWork { job, error: self.error.clone(), device: self.shared.name.clone() });
         self.note("host job".into());
         // SAFETY: the stream lives; `run` takes the box back, once. (A stream that fails first never runs it: it leaks.)
         let status = unsafe { launch(self.handle(), run, Box::into_raw(work).cast()) };
@@ -263,9 +262,12 @@ impl Drop for Core {
             // SAFETY: ours, and nobody works on it.
             unsafe { (self.shared.cann.acl.aclrtFree)(at as *mut c_void) };
         }
-        lock(&self.staging).free(&self.shared);
+        for at in lock(&self.staging).drain() {
+            // SAFETY: as above.
+            unsafe { (self.shared.cann.acl.aclrtFreeHost)(at as *mut c_void) };
+        }
         let acl = &self.shared.cann.acl;
-        let by_force = acl.aclrtDestroyStreamForce.filter(|_| self.shared.abandoned().is_some());
+        let by_force = acl.aclrtDestroyStreamForce.filter(|_| self.shared.ending.abandoned().is_some());
         // SAFETY: the stream is ours, and this is its last use.
         unsafe { by_force.unwrap_or(acl.aclrtDestroyStream)(self.handle()) };
     }
@@ -309,20 +311,10 @@ impl StreamImpl for AscendStream {
     }
 }
 
-struct Work {
-    job: HostJob,
-    error: Arc<Mutex<Option<Error>>>,
-    device: String,
-}
-
 unsafe extern "C" fn run(args: *mut c_void) {
     // SAFETY: `args` is the box that `enqueue` gave away.
-    let work = unsafe { Box::from_raw(args.cast::<Work>()) };
-    let Work { job, error, device } = *work;
-    let panicked = |_| Err(Error::Device { device, what: "a host job panicked".into() });
-    if let Err(e) = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(panicked) {
-        lock(&error).get_or_insert(e);
-    }
+    let work = unsafe { Box::from_raw(args.cast::<HostWork>()) };
+    work.run();
 }
 
 /// Events that a stream waits for, kept until it has passed: the runtime forbids to destroy them before.

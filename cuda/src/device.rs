@@ -72,7 +72,7 @@ impl Device for CudaDevice {
             return Ok(());
         }
         let (n, mut staging) = (src.len(), lock(&core.staging));
-        let block = staging.take(&self.shared, n)?;
+        let block = core.stage(&mut staging, n)?;
         let pinned = block.at as *mut u8;
         // SAFETY: the block has at least `n` bytes, and no copy reads it any more.
         unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), pinned, n) };
@@ -94,7 +94,7 @@ impl Device for CudaDevice {
             return core.synchronize();
         }
         let (n, mut staging) = (dst.len(), lock(&core.staging));
-        let block = staging.take(&self.shared, n)?;
+        let block = core.stage(&mut staging, n)?;
         core.note(format!("download of {n} bytes"));
         let stream = self.shared.stream_for(core, Omit::CopyStream);
         let copy = self.shared.cuda.driver.cuMemcpyDtoHAsync_v2;

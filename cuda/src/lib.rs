@@ -2,7 +2,7 @@
 //!
 //! The driver's traps, and where they are met: a context belongs to a thread, so every call makes ours current first
 //! (`shared`); reserved addresses are backed page by page and must be opened to the device, and unmapping waits for nobody
-//! (`memory`); a copy is asynchronous only with pinned host memory, so host bytes pass through pinned staging (`staging`);
+//! (`memory`); a copy is asynchronous only with pinned host memory, so host bytes pass through pinned staging (`ferrotron_device::staging`);
 //! errors of kernels show at a later call, so each error carries the kernels launched last (`stream`); cublasLt takes 256
 //! bytes of alignment for granted unless it is told what there is, and its proposals are worth keeping (`blas`); more than
 //! 48 KiB of shared memory must be asked for (`launch`).
@@ -19,7 +19,6 @@ mod memory;
 mod nccl;
 mod ops;
 mod shared;
-mod staging;
 mod stream;
 
 pub use backend::CudaBackend;

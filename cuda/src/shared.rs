@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
 
+use ferrotron_comm::Ending;
 use ferrotron_cuda_sys::{self as sys, CUresult, code};
 use ferrotron_device::{Error, Result};
 
@@ -54,14 +53,9 @@ pub struct Shared {
     context: usize,
     omit: Option<Omit>,
     streams: Mutex<Vec<Weak<Core>>>,
-    /// Why nobody waits for this device any more.
-    abandoned: Mutex<Option<Error>>,
-    /// Somebody watches the device's communicators, and tells better than a stream why one failed.
-    watched: AtomicBool,
+    /// Whether anybody still waits for the device.
+    pub ending: Ending,
 }
-
-/// How long a failed wait gives the one who watches the communicators to tell why.
-const WATCHERS_WORDS: Duration = Duration::from_millis(1500);
 
 pub fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     // What is guarded is valid at every point where this crate could panic.
@@ -74,8 +68,8 @@ impl Shared {
         let name = format!("cuda:{ordinal}");
         // a number that is too large is one that the driver refuses
         let number = i32::try_from(ordinal).unwrap_or(i32::MAX);
-        let (streams, abandoned, watched) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        let mut shared = Shared { cuda, name, device: 0, context: 0, omit, streams, abandoned, watched };
+        let (streams, ending) = (Mutex::default(), Ending::default());
+        let mut shared = Shared { cuda, name, device: 0, context: 0, omit, streams, ending };
         let driver = &shared.cuda.driver;
         let (mut device, mut context) = (0, std::ptr::null_mut());
         // SAFETY: an out-parameter; the driver is initialised.
@@ -127,39 +121,6 @@ impl Shared {
             launched.iter().for_each(|l| what.push_str(&format!("\n  {l}")));
         }
         Error::Device { device: self.name.clone(), what }
-    }
-
-    /// The device's communicators are watched from now on.
-    pub fn watch(&self) {
-        self.watched.store(true, Ordering::Relaxed);
-    }
-
-    /// True when the device's communicators are watched.
-    pub fn is_watched(&self) -> bool {
-        self.watched.load(Ordering::Relaxed)
-    }
-
-    /// Ends all waits for the device with this cause, for good: another rank has failed, or a collective here. The first
-    /// cause stays. Communicators are aborted one by one: only that ends what waits on the device.
-    pub fn abandon(&self, why: &str) {
-        lock(&self.abandoned).get_or_insert_with(|| Error::Aborted(why.into()));
-    }
-
-    /// Why nobody waits for the device any more.
-    pub fn abandoned(&self) -> Option<Error> {
-        lock(&self.abandoned).clone()
-    }
-
-    /// The cause of a stream's failure in the words of the one who watches the communicators, who is waited for shortly.
-    pub fn cause(&self) -> Option<Error> {
-        let began = Instant::now();
-        loop {
-            let told = self.abandoned();
-            if told.is_some() || !self.is_watched() || began.elapsed() >= WATCHERS_WORDS {
-                return told;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
     }
 
     pub fn add_stream(&self, core: &Arc<Core>) {

@@ -2,17 +2,16 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ferrotron_cuda_sys::{self as sys, CUresult, code};
-use ferrotron_device::stream::{EventImpl, HostJob, StreamImpl};
+use ferrotron_device::staging::{Staged, Staging};
+use ferrotron_device::stream::{EventImpl, HostJob, HostWork, StreamImpl};
 use ferrotron_device::{Error, Event, Result, Stream, StreamRole};
 
 use crate::memory::Workspace;
 use crate::shared::{Omit, Shared, lock};
-use crate::staging::Staging;
 
 /// Kernels remembered for error messages.
 const RING: usize = 16;
@@ -24,7 +23,7 @@ pub struct Core {
     error: Arc<Mutex<Option<Error>>>,
     launched: Mutex<VecDeque<String>>,
     pub workspace: Mutex<Workspace>,
-    pub staging: Mutex<Staging>,
+    pub staging: Mutex<Staging<CudaEvent>>,
 }
 
 impl Core {
@@ -58,7 +57,7 @@ impl Core {
 
     /// The stream's first error, and the device's context made current.
     pub fn begin(&self) -> Result<()> {
-        if let Some(e) = lock(&self.error).clone().or_else(|| self.shared.abandoned()) {
+        if let Some(e) = lock(&self.error).clone().or_else(|| self.shared.ending.abandoned()) {
             return Err(e);
         }
         self.shared.enter()
@@ -95,7 +94,7 @@ impl Core {
         self.begin()?;
         let status = self.idle()?;
         if status != code::SUCCESS
-            && let Some(cause) = self.shared.cause()
+            && let Some(cause) = self.shared.ending.cause()
         {
             return Err(cause);
         }
@@ -108,7 +107,7 @@ impl Core {
     /// gone never ends, and only a host that looks up can be told.
     fn idle(&self) -> Result<CUresult> {
         let driver = &self.shared.cuda.driver;
-        if !self.shared.is_watched() {
+        if !self.shared.ending.is_watched() {
             // SAFETY: the stream lives as long as this.
             return Ok(unsafe { (driver.cuStreamSynchronize)(self.handle()) });
         }
@@ -134,6 +133,17 @@ impl Core {
         let status = unsafe { (self.shared.cuda.driver.cuStreamQuery)(self.handle()) };
         let failed = status != code::SUCCESS && status != code::NOT_READY;
         failed.then(|| self.shared.error("cuStreamQuery", status, &lock(&self.launched)))
+    }
+
+    /// A pinned block of the stream's staging memory.
+    pub fn stage(&self, staging: &mut Staging<CudaEvent>, bytes: usize) -> Result<Staged> {
+        staging.take(bytes, self.shared.omits(Omit::StagingWait), |n| {
+            let mut at = std::ptr::null_mut();
+            // SAFETY: an out-parameter; a context is current.
+            let status = unsafe { (self.shared.cuda.driver.cuMemHostAlloc)(&mut at, n, 0) };
+            self.shared.check("cuMemHostAlloc", status)?;
+            Ok(at as usize)
+        })
     }
 
     pub fn record(&self) -> Result<CudaEvent> {
@@ -168,7 +178,10 @@ impl Drop for Core {
         }
         let _ = self.shared.enter();
         lock(&self.workspace).free(&self.shared);
-        lock(&self.staging).free(&self.shared);
+        for at in lock(&self.staging).drain() {
+            // SAFETY: ours, and no copy works on it.
+            unsafe { (self.shared.cuda.driver.cuMemFreeHost)(at as *mut c_void) };
+        }
         // SAFETY: the stream is ours, and this is its last use.
         unsafe { (self.shared.cuda.driver.cuStreamDestroy_v2)(self.handle()) };
     }
@@ -209,7 +222,7 @@ impl StreamImpl for CudaStream {
 
     fn enqueue(&self, job: HostJob) -> Result<()> {
         self.0.begin()?;
-        let work = Box::new(Work { job, error: self.0.error.clone(), device: self.0.shared.name.clone() });
+        let work = Box::new(HostWork { job, error: self.0.error.clone(), device: self.0.shared.name.clone() });
         self.0.note("host job".into());
         let launch = self.0.shared.cuda.driver.cuLaunchHostFunc;
         // SAFETY: the stream lives; `run` takes the box back, once. (A stream that fails first never runs it: it leaks.)
@@ -218,20 +231,10 @@ impl StreamImpl for CudaStream {
     }
 }
 
-struct Work {
-    job: HostJob,
-    error: Arc<Mutex<Option<Error>>>,
-    device: String,
-}
-
 unsafe extern "C" fn run(data: *mut c_void) {
     // SAFETY: `data` is the box that `enqueue` gave away.
-    let work = unsafe { Box::from_raw(data.cast::<Work>()) };
-    let Work { job, error, device } = *work;
-    let panicked = |_| Err(Error::Device { device, what: "a host job panicked".into() });
-    if let Err(e) = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(panicked) {
-        lock(&error).get_or_insert(e);
-    }
+    let work = unsafe { Box::from_raw(data.cast::<HostWork>()) };
+    work.run();
 }
 
 /// A mark in a stream.

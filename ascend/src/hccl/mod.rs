@@ -117,7 +117,7 @@ impl Linker for HcclLinker {
         let loaded = self.load()?;
         let core: &Arc<Core> = AscendStream::of(stream)?;
         core.begin()?;
-        core.shared.watch();
+        core.shared.ending.watch();
         let comm: HcclComm = match &self.by_table {
             Some(table) => table.communicator(&loaded, &core.shared, &self.options, seat)?,
             None => init::by_root_info(&loaded, &core.shared, &self.options, seat, root)?,

@@ -43,7 +43,7 @@ use ferrotron_device::{Device, Pending, Result, Stream};
 
 pub use call::{Collective, Kind, P2p, ReduceOp};
 pub use checked::{Checked, Ledger};
-pub use links::{Link, LinkUse, Linker, Seat};
+pub use links::{Ending, Link, LinkUse, Linker, Seat};
 pub use process::{ProcessOptions, ProcessWorld, Transport};
 pub use solo::Solo;
 pub use threads::{ThreadRank, ThreadWorld};

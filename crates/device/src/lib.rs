@@ -16,6 +16,7 @@ pub mod host;
 pub mod ops;
 pub mod pending;
 pub mod pool;
+pub mod staging;
 pub mod stream;
 pub mod tensor;
 
@@ -25,5 +26,5 @@ pub use ferrotron_base::{DType, Shape};
 pub use ops::Ops;
 pub use pending::Pending;
 pub use pool::{Pool, PoolStats};
-pub use stream::{Event, HostJob, Stream};
+pub use stream::{Event, HostJob, HostWork, Stream};
 pub use tensor::{DevPtr, Tensor};

@@ -1,13 +1,36 @@
 //! Streams and events, device-neutral handles over what a backend gives.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// Host work that runs when a stream reaches it: collectives of CPU engines, callbacks. It must capture raw device
 /// pointers, never tensor handles: a captured handle would hide a missing event by keeping its buffer alive.
 pub type HostJob = Box<dyn FnOnce() -> Result<()> + Send>;
+
+/// A host job on its way to a vendor's stream, which calls back when it reaches it.
+pub struct HostWork {
+    /// What to run.
+    pub job: HostJob,
+    /// The stream's first error.
+    pub error: Arc<Mutex<Option<Error>>>,
+    /// The device's name.
+    pub device: String,
+}
+
+impl HostWork {
+    /// Runs the job. Its error, or that it panicked, becomes the stream's if that has none yet: nothing unwinds into the
+    /// vendor's thread.
+    pub fn run(self) {
+        let HostWork { job, error, device } = self;
+        let panicked = |_| Err(Error::Device { device, what: "a host job panicked".into() });
+        if let Err(e) = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(panicked) {
+            error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+        }
+    }
+}
 
 /// A queue of device work that runs in order. Cloning gives another handle of the same queue.
 #[derive(Clone)]

@@ -65,7 +65,12 @@ impl NcclLink {
         self.core.note(format!("{name} of {} {} in group {}", t.numel(), t.dtype(), self.group));
         let comm = lock(&self.comm);
         if *comm == 0 {
-            return Err(self.core.shared.abandoned().unwrap_or_else(|| Error::Aborted("the communicator".into())));
+            return Err(self
+                .core
+                .shared
+                .ending
+                .abandoned()
+                .unwrap_or_else(|| Error::Aborted("the communicator".into())));
         }
         let (shared, what, comm) = (&self.core.shared, format!("{name} in group {}", self.group), *comm as ncclComm_t);
         check(&self.nccl, shared, &what, comm, call(&self.nccl, comm))?;
@@ -185,7 +190,8 @@ impl Link for NcclLink {
     }
 
     fn abandon(&self, why: &str) {
-        self.core.shared.abandon(why);
+        // Aborting the communicator, not the streams, ends what waits on the device.
+        self.core.shared.ending.abandon(why);
         let comm = std::mem::take(&mut *lock(&self.comm));
         if comm != 0 {
             let _ = self.core.shared.enter();

@@ -101,7 +101,7 @@ pub(crate) fn settle(nccl: &Nccl, shared: &Shared, call: &str, comm: ncclComm_t)
         if state != ncclInProgress {
             return check(nccl, shared, call, comm, state);
         }
-        if let Some(cause) = shared.abandoned() {
+        if let Some(cause) = shared.ending.abandoned() {
             return Err(cause);
         }
         std::thread::sleep(ASK);
@@ -128,7 +128,7 @@ impl Linker for NcclLinker {
         let nccl = self.load()?;
         let core = CudaStream::of(stream)?;
         core.begin()?;
-        core.shared.watch();
+        core.shared.ending.watch();
         let (group, ranks, rank) = (format!("{}/{}", seat.name, seat.purpose), seat.ranks.len(), seat.place);
         let internal = root.try_into().map_err(|_| {
             Error::mismatch("ncclCommInitRank", "bytes of the unique id", NCCL_UNIQUE_ID_BYTES, root.len())

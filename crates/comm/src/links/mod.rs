@@ -5,6 +5,7 @@
 //! communicator: the bytes that ranks need to find each other go through it, barriers block no device queue, and who is
 //! missing is asked over it.
 
+mod ending;
 mod linked;
 mod watch;
 
@@ -19,6 +20,7 @@ use crate::member::{Engine, reaches_host};
 use crate::raw::{RawCall, Span};
 use crate::{Collective, Communicator, P2p, Wait};
 
+pub use ending::Ending;
 use linked::Linked;
 use watch::Watch;
 
