@@ -19,4 +19,5 @@ mod driver;
 mod launch;
 mod memory;
 mod nccl;
+mod nvtx;
 mod world;
