@@ -56,6 +56,7 @@ pub fn check(root: &Path, write: bool) -> Result<(), String> {
     }
 
     headers(root, &folder)?;
+    crate::nvtx::check(root, &folder, &python)?;
     let fresh = folder.join("kernels.ptx");
     run(Command::new(&python)
         .arg("-c")
@@ -123,7 +124,7 @@ fn venv(folder: &Path) -> Result<PathBuf, String> {
 }
 
 /// The file of this name in a folder called `place` below a folder.
-fn find(folder: &Path, place: &str, name: &str) -> Result<PathBuf, String> {
+pub(crate) fn find(folder: &Path, place: &str, name: &str) -> Result<PathBuf, String> {
     let mut folders = vec![folder.join("lib")];
     while let Some(f) = folders.pop() {
         for entry in fs::read_dir(&f).into_iter().flatten().flatten() {
@@ -139,7 +140,7 @@ fn find(folder: &Path, place: &str, name: &str) -> Result<PathBuf, String> {
 }
 
 /// What a program says, both streams; `Err` when it fails.
-fn run(command: &mut Command) -> Result<String, String> {
+pub(crate) fn run(command: &mut Command) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let done = command.output().map_err(|e| format!("{program}: {e}"))?;
     let words = [&done.stdout[..], &done.stderr[..]].concat();

@@ -20,4 +20,5 @@ mod graph;
 mod launch;
 mod memory;
 mod nccl;
+mod nvtx;
 mod world;

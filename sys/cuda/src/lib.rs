@@ -8,9 +8,11 @@ mod blas;
 pub mod code;
 mod driver;
 mod places;
+mod profiler;
 mod types;
 
 pub use blas::*;
 pub use driver::Driver;
 pub use places::Environment;
+pub use profiler::Profiler;
 pub use types::*;
