@@ -122,6 +122,20 @@ impl Device for CudaDevice {
         let status = unsafe { (self.shared.cuda.driver.cuMemsetD8Async)(ptr.0, value, bytes, stream) };
         core.check("cuMemsetD8Async", status)
     }
+
+    fn start_profiler(&self) -> Result<()> {
+        let Some(profiler) = &self.shared.cuda.profiler else { return Ok(()) };
+        self.shared.enter()?;
+        // SAFETY: no arguments; the context is current.
+        self.shared.check("cuProfilerStart", unsafe { (profiler.cuProfilerStart)() })
+    }
+
+    fn stop_profiler(&self) -> Result<()> {
+        let Some(profiler) = &self.shared.cuda.profiler else { return Ok(()) };
+        self.shared.enter()?;
+        // SAFETY: no arguments; the context is current.
+        self.shared.check("cuProfilerStop", unsafe { (profiler.cuProfilerStop)() })
+    }
 }
 
 impl Ops for CudaOps {

@@ -3,6 +3,7 @@
 //! No vendor's library is needed to build: each backend looks for its own at run time, and says what it looked for.
 
 mod collectives;
+mod ranges;
 mod self_test;
 
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use ferrotron_cpu::CpuBackend;
 pub use ferrotron_cpu::CpuConfig;
 use ferrotron_cuda::CudaBackend;
 use ferrotron_device::{Backend, Device, DeviceInfo, Error, ProbeError};
+pub use ferrotron_nvtx_sys::NoNvtx;
+pub use ranges::Ranges;
 pub use self_test::self_test;
 
 /// Names that `--device` takes, in the order in which `auto` tries them.
