@@ -12,6 +12,8 @@
 mod backend;
 mod blas;
 mod device;
+mod event;
+mod graph;
 mod kernels;
 mod launch;
 mod library;

@@ -183,3 +183,50 @@ fn without_a_driver_cuda_fails_at_once_and_auto_takes_a_gpu_where_there_is_one()
     let auto = clean(on("auto", &home, "--train-iters 1 --lr-warmup-iters 0").env("ASCEND_HOME_PATH", "/nowhere"));
     assert!(auto.contains("--device auto takes cuda: 8 of NVIDIA H100 (mock)"), "{auto}");
 }
+
+/// Steps as CUDA graphs print the digits of steps without, on one rank and on several, while the batch grows and with a
+/// run that is interrupted.
+#[test]
+fn steps_as_graphs_print_the_same_digits() {
+    let t = Temp::new("cuda-graphs");
+    let Some(home) = cuda(&t) else { return };
+    let growing = "--global-batch-size 8 --rampup-batch-size 4 4 16 --hidden-dropout 0.1 --attention-dropout 0.1";
+    let two = "--train-iters 6 --thread-ranks 2 --tensor-model-parallel-size 2 --sequence-parallel --eval-iters 0";
+    let sharded = "--train-iters 6 --thread-ranks 2 --use-distributed-optimizer --overlap-grad-reduce \
+                   --overlap-param-gather --ddp-bucket-size 2000 --eval-iters 0";
+    for words in [growing, two, sharded] {
+        let eager = clean(&mut on("cuda", &home, words));
+        let graphs = format!("{words} --enable-cuda-graph --cuda-graph-warmup-steps 2");
+        let graphs = clean(on("cuda", &home, &graphs).env("FERROTRON_MOCK_SEED", "5"));
+        assert!(
+            graphs.contains("CUDA graphs: after 2 steps, forward and backward of a step are one graph"),
+            "{graphs}"
+        );
+        assert_eq!(numbers(&graphs), numbers(&eager), "{words}");
+    }
+    let cpu = clean(&mut on("cpu", &home, "--cuda-graph-impl local --train-iters 1 --lr-warmup-iters 0"));
+    assert!(cpu.contains("no effect: --cuda-graph-impl (CUDA graphs are of CUDA devices)"), "{cpu}");
+}
+
+/// A kernel that fails in a graph, and a rank that never comes to a collective of one, are told in time.
+#[test]
+fn what_fails_in_a_graph_is_told_in_time() {
+    let t = Temp::new("cuda-graph-faults");
+    let Some(home) = cuda(&t) else { return };
+    let graph = "--cuda-graph-impl local --cuda-graph-warmup-steps 1 --eval-iters 0";
+    // a step of the tiny Llama has 20 RMS norms at most: the 60th is in the third step's graph or later
+    let ranks =
+        format!("{graph} --thread-ranks 2 --tensor-model-parallel-size 2 --distributed-timeout-seconds-after-init 3");
+    for (fault, words, parts) in [
+        ("0:task:rms_norm#60=214", graph, &["214 CUDA_ERROR_ECC_UNCORRECTABLE", "the step as a graph"][..]),
+        ("1:lost:ncclAllReduce#50=1", &ranks, &["waited 3.", "last 16 collectives", "all_reduce"]),
+    ] {
+        let start = Instant::now();
+        let out = on("cuda", &home, words).env("FERROTRON_MOCK_FAULTS", fault).output().unwrap();
+        let (took, e) = (start.elapsed(), text(&out.stderr));
+        assert!(took < Duration::from_secs(10) && out.status.code().is_some_and(|c| c != 0), "{took:?}\n{e}");
+        for part in parts {
+            assert!(e.contains(part), "{part} of {fault}\n{e}");
+        }
+    }
+}

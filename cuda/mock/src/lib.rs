@@ -16,6 +16,7 @@ mod blas;
 mod clients;
 pub mod control;
 mod driver;
+mod graph;
 mod launch;
 mod memory;
 mod nccl;

@@ -27,6 +27,21 @@ pub const NOT_READY: i32 = 600;
 /// A kernel touched memory that is not there.
 pub const ILLEGAL_ADDRESS: i32 = 700;
 
+/// Not while a stream is captured.
+pub const STREAM_CAPTURE_UNSUPPORTED: i32 = 900;
+/// Something before has spoilt the capture.
+pub const STREAM_CAPTURE_INVALIDATED: i32 = 901;
+/// The stream that ends a capture did not begin it.
+pub const STREAM_CAPTURE_UNMATCHED: i32 = 903;
+/// A stream takes part that nobody waits for.
+pub const STREAM_CAPTURE_UNJOINED: i32 = 904;
+/// A captured stream waits for work outside.
+pub const STREAM_CAPTURE_ISOLATION: i32 = 905;
+/// An event of a capture is not for this.
+pub const CAPTURED_EVENT: i32 = 907;
+/// Two graphs are not of one shape.
+pub const GRAPH_EXEC_UPDATE_FAILURE: i32 = 910;
+
 /// What to do about a code.
 pub fn advice(code: i32) -> &'static str {
     let found = ADVICE.iter().find(|(codes, _)| codes.contains(&code));
@@ -56,6 +71,21 @@ const ADVICE: &[(&[i32], &str)] = &[
     (&[701], "a kernel asks for more registers or shared memory than the chip has; please report it"),
     (&[702], "a kernel ran into the display's time limit: train on a GPU without a display"),
     (&[719], "a kernel failed: look for an Xid in dmesg, and run again with CUDA_LAUNCH_BLOCKING=1"),
+    (
+        &[
+            STREAM_CAPTURE_UNSUPPORTED,
+            STREAM_CAPTURE_INVALIDATED,
+            902,
+            STREAM_CAPTURE_UNMATCHED,
+            STREAM_CAPTURE_UNJOINED,
+            STREAM_CAPTURE_ISOLATION,
+            906,
+            CAPTURED_EVENT,
+            908,
+            GRAPH_EXEC_UPDATE_FAILURE,
+        ],
+        "a CUDA graph cannot be made of this step: run without --enable-cuda-graph and --cuda-graph-impl, and please report it",
+    ),
     (&[802], "the system is not ready: start the fabric manager (systemctl start nvidia-fabricmanager)"),
     (&[803], "the driver's library and kernel module differ: reload the module or restart the host"),
     (&[804], "the compatibility libraries do not serve this GPU: install a newer driver"),

@@ -36,6 +36,8 @@ const ACTS: &[&str] = &[
     "--no-pad-vocab-size", "--pad-vocab-size-to", "--vocab-size",
     // sums in a fixed order, where the device does not give them anyway
     "--deterministic-mode", "--npu-deterministic", "--use-deter-comp",
+    // CUDA graphs
+    "--enable-cuda-graph", "--external-cuda-graph", "--cuda-graph-impl", "--cuda-graph-warmup-steps",
     // recomputation
     "--recompute-activations", "--recompute-granularity", "--recompute-method", "--recompute-num-layers",
     "--recompute-modules", "--activations-checkpoint-method", "--activations-checkpoint-num-layers",
@@ -113,11 +115,14 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
             "--gemm-gradient-accumulation-fusion", "--transformer-impl", "--disable-jit-fuser", "--fused-residual-rmsnorm",
             "--use-transformer-engine-op-fuser", "--use-te-activation-func", "--disable-mem-efficient-ln",
             "--abort-on-unmet-fused-kernel-constraints", "--jit-compile", "--shape-order", "--use-fused-lightning-indexer",
-            "--enable-cuda-graph", "--external-cuda-graph", "--cuda-graph-impl", "--cuda-graph-scope", "--cuda-graph-modules",
-            "--cuda-graph-warmup-steps", "--te-rng-tracker", "--inference-rng-tracker", "--symmetric-ar-type",
+            "--te-rng-tracker", "--inference-rng-tracker", "--symmetric-ar-type",
             "--disable-bf16-reduced-precision-matmul", "--batch-invariant-mode", "--batch-invariant-backend",
             "--output-layer-slice-num", "--coc-fused-kernel", "--use-ascend-mc2", "--use-mc2", "--use-ascend-coc",
         ],
+    ),
+    (
+        "a CUDA graph here is the forward and backward of a whole step",
+        &["--cuda-graph-scope", "--cuda-graph-modules"],
     ),
     (
         "selects between upstream's code paths; there is one here",
