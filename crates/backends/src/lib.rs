@@ -14,8 +14,8 @@ pub use ferrotron_ascend::explain;
 use ferrotron_cpu::CpuBackend;
 pub use ferrotron_cpu::CpuConfig;
 use ferrotron_cuda::CudaBackend;
+pub use ferrotron_cuda::NoNvtx;
 use ferrotron_device::{Backend, Device, DeviceInfo, Error, ProbeError};
-pub use ferrotron_nvtx_sys::NoNvtx;
 pub use ranges::Ranges;
 pub use self_test::self_test;
 

@@ -1,6 +1,6 @@
 //! Scopes as ranges of a vendor's profiler.
 
-use ferrotron_nvtx_sys::{INJECTION_VARIABLE, LIBRARIES, NoNvtx, Nvtx};
+use ferrotron_cuda::{NoNvtx, Nvtx, nvtx};
 use ferrotron_telemetry::{MetricsFileError, ScopeSink};
 
 /// Scopes of a rank as NVTX ranges of its thread. They are of the machine, not of a device: NVIDIA's profilers trace programs
@@ -14,8 +14,7 @@ impl Ranges {
     /// # Errors
     /// Nobody would hear of them: why, and what to do.
     pub fn of_rank(rank: usize) -> Result<Ranges, NoNvtx> {
-        let places = ferrotron_cuda::Environment::from_variables(|name| std::env::var_os(name));
-        let nvtx = Nvtx::open(&places.search(&LIBRARIES), std::env::var_os(INJECTION_VARIABLE))?;
+        let nvtx = nvtx(|name| std::env::var_os(name))?;
         nvtx.name_thread(&format!("rank {rank}"));
         Ok(Ranges(nvtx))
     }
