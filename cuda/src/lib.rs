@@ -20,12 +20,15 @@ mod library;
 mod memory;
 mod nccl;
 mod ops;
+mod ranges;
 mod shared;
 mod stream;
 
 pub use backend::CudaBackend;
 pub use device::CudaDevice;
 pub use ferrotron_cuda_sys::Environment;
+pub use ferrotron_nvtx_sys::{NoNvtx, Nvtx};
 pub use library::Cuda;
 pub use nccl::NcclLinker;
+pub use ranges::nvtx;
 pub use shared::Omit;

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use common::heard::heard;
 use common::{TINY, Temp, clean, difference, losses, numbers, program, text};
 use ferrotron_cuda_emulator::{BuildError, build, default_folder, kernels_folder};
 
@@ -26,7 +27,7 @@ fn cuda(t: &Temp) -> Option<std::path::PathBuf> {
     let library = exe.parent().unwrap().join("libferrotron_cuda_mock.so");
     let home = t.path("cuda");
     std::fs::create_dir_all(home.join("lib64")).unwrap();
-    for name in ["libcuda.so.1", "libcublasLt.so.13", "libnccl.so.2"] {
+    for name in ["libcuda.so.1", "libcublasLt.so.13", "libnccl.so.2", "libnvToolsExt.so.1"] {
         std::os::unix::fs::symlink(&library, home.join("lib64").join(name)).unwrap();
     }
     Some(home)
@@ -106,6 +107,38 @@ fn eight_ranks_over_nccl_train_to_the_losses_of_one_cpu_rank() {
         let bound = if i % 2 == 0 { 2e-5 } else { 2e-3 };
         assert!((a - b).abs() <= bound * b, "{i}: {eight:?} {one:?}");
     }
+}
+
+/// As `nsys profile --capture-range=cudaProfilerApi` sees it.
+#[test]
+fn a_profiler_hears_ranges_and_where_the_profiled_iterations_begin_and_end() {
+    let t = Temp::new("cuda-profile");
+    let Some(home) = cuda(&t) else { return };
+    let window = format!(
+        "--train-iters 6 --lr-warmup-iters 1 --eval-iters 0 --profile --profile-step-start 2 --profile-step-end 4 \
+         --profile-save-path {}",
+        t.path("trace").display()
+    );
+    let run = |words: &str| {
+        let file = t.path(if words.is_empty() { "window" } else { "whole" });
+        let log = clean(on("cuda", &home, &format!("{window} {words}")).env("FERROTRON_MOCK_NVTX", &file));
+        let mut all = heard(&file);
+        assert_eq!((all.len(), all[0].thread.as_str()), (1, "rank 0"), "{all:?}");
+        (log, all.remove(0))
+    };
+    let iterations = |ranges: &[String]| ranges.iter().filter(|r| *r == "iteration").count();
+    let (log, whole) = run("--nvtx-ranges");
+    assert!(log.contains("NVTX ranges go to ") && iterations(&whole.ranges) == 6, "{log}\n{whole:?}");
+    // one start and one stop, both between iterations, around the two that are profiled
+    let [(start, 0, on_words), (stop, 0, off_words)] = &whole.switches[..] else { panic!("{:?}", whole.switches) };
+    assert_eq!((on_words.as_str(), off_words.as_str()), ("start cuda:0", "stop cuda:0"));
+    assert_eq!((iterations(&whole.ranges[..*start]), iterations(&whole.ranges[*start..*stop])), (2, 2));
+
+    // without --nvtx-ranges the same two iterations and no more
+    let (log, window) = run("");
+    assert_eq!((iterations(&window.ranges), &window.ranges[..]), (2, &whole.ranges[*start..*stop]));
+    assert_eq!(window.switches, [(0, 0, "start cuda:0".into()), (window.ranges.len(), 0, "stop cuda:0".into())]);
+    assert!(!log.contains("NVTX"), "{log}");
 }
 
 #[test]
