@@ -236,3 +236,36 @@ fn what_fails_in_a_graph_is_told_in_time() {
         }
     }
 }
+
+#[test]
+fn the_doctor_tests_devices_and_every_op_of_one() {
+    let t = Temp::new("cuda-doctor");
+    let Some(home) = cuda(&t) else { return };
+    let doctor = |words: &[&str], faults: &str| {
+        let mut c = Command::new(env!("CARGO_BIN_EXE_ferrotron"));
+        c.arg("doctor")
+            .args(words)
+            .env("CUDA_HOME", &home)
+            .env_remove("CUDA_PATH")
+            .env("FERROTRON_MOCK_FAULTS", faults);
+        let out = c.output().unwrap();
+        (out.status.code(), text(&out.stdout), text(&out.stderr))
+    };
+    let (code, out, e) = doctor(&[], "");
+    assert_eq!(code, Some(0), "{out}\n{e}");
+    assert!(out.contains("cuda:7: NVIDIA H100 (mock)") && out.contains("cuda:7: self-test passed"), "{out}");
+    let (code, out, _) = doctor(&[], "3:task:cublasLtMatmul#1=719");
+    assert!(code == Some(1) && out.contains("cuda:3: the self-test failed: cuda:3: cuStreamSynchronize: 719"), "{out}");
+    // the suite on the CPU, which is quick, and an op of it here: all of it is a test of the device
+    for words in [&["--ops", "cpu"][..], &["--ops", "cuda", "rms_norm"]] {
+        let (code, out, e) = doctor(words, "");
+        assert_eq!(code, Some(0), "{out}\n{e}");
+        assert!(out.contains("rms_norm ") && out.contains(" cases, 0 failures, "), "{out}");
+    }
+    let (code, out, e) = doctor(&["--ops", "cuda", "rms_norm"], "0:task:rms_norm#3=719");
+    assert!(code == Some(1) && out.contains("FAILED rms_norm ") && out.contains("719"), "{out}\n{e}");
+    let (code, _, e) = doctor(&["--ops", "tpu"], "");
+    assert!(code == Some(1) && e.contains("no backend is called tpu"), "{e}");
+    assert!(doctor(&["--ops", "cpu", "rms"], "").2.contains("no op is called rms"));
+    assert_eq!(doctor(&["--what"], "").0, Some(2));
+}
