@@ -114,14 +114,14 @@ fn eight_ranks_over_nccl_train_to_the_losses_of_one_cpu_rank() {
 fn a_profiler_hears_ranges_and_where_the_profiled_iterations_begin_and_end() {
     let t = Temp::new("cuda-profile");
     let Some(home) = cuda(&t) else { return };
-    let window = format!(
+    let window_words = format!(
         "--train-iters 6 --lr-warmup-iters 1 --eval-iters 0 --profile --profile-step-start 2 --profile-step-end 4 \
          --profile-save-path {}",
         t.path("trace").display()
     );
     let run = |words: &str| {
         let file = t.path(if words.is_empty() { "window" } else { "whole" });
-        let log = clean(on("cuda", &home, &format!("{window} {words}")).env("FERROTRON_MOCK_NVTX", &file));
+        let log = clean(on("cuda", &home, &format!("{window_words} {words}")).env("FERROTRON_MOCK_NVTX", &file));
         let mut all = heard(&file);
         assert_eq!((all.len(), all[0].thread.as_str()), (1, "rank 0"), "{all:?}");
         (log, all.remove(0))
@@ -139,6 +139,12 @@ fn a_profiler_hears_ranges_and_where_the_profiled_iterations_begin_and_end() {
     assert_eq!((iterations(&window.ranges), &window.ranges[..]), (2, &whole.ranges[*start..*stop]));
     assert_eq!(window.switches, [(0, 0, "start cuda:0".into()), (window.ranges.len(), 0, "stop cuda:0".into())]);
     assert!(!log.contains("NVTX"), "{log}");
+
+    // a run that ends inside the window ends the capture too
+    let file = t.path("early");
+    clean(on("cuda", &home, &format!("{window_words} --exit-interval 3")).env("FERROTRON_MOCK_NVTX", &file));
+    let early = heard(&file).remove(0);
+    assert_eq!((iterations(&early.ranges), early.switches.len()), (1, 2), "{early:?}");
 }
 
 #[test]
