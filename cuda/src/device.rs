@@ -123,6 +123,20 @@ impl Device for CudaDevice {
         core.check("cuMemsetD8Async", status)
     }
 
+    fn start_profiler(&self) -> Result<()> {
+        let Some(profiler) = &self.shared.cuda.profiler else { return Ok(()) };
+        self.shared.enter()?;
+        // SAFETY: no arguments; the context is current.
+        self.shared.check("cuProfilerStart", unsafe { (profiler.cuProfilerStart)() })
+    }
+
+    fn stop_profiler(&self) -> Result<()> {
+        let Some(profiler) = &self.shared.cuda.profiler else { return Ok(()) };
+        self.shared.enter()?;
+        // SAFETY: no arguments; the context is current.
+        self.shared.check("cuProfilerStop", unsafe { (profiler.cuProfilerStop)() })
+    }
+
     fn graphs(&self) -> Option<&dyn Graphs> {
         Some(self)
     }

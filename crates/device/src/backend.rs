@@ -117,6 +117,14 @@ pub trait Device: Send + Sync {
     fn download(&self, s: &Stream, src: &Tensor, dst: &mut [u8]) -> Result<()>;
     /// Sets `bytes` bytes at `ptr` to `value` in stream order: poison and zero fills.
     fn fill_bytes(&self, s: &Stream, ptr: DevPtr, bytes: usize, value: u8) -> Result<()>;
+    /// Tells the vendor's profiler that it is to capture from here on, where there is a call for that.
+    fn start_profiler(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Tells it to capture no more.
+    fn stop_profiler(&self) -> Result<()> {
+        Ok(())
+    }
     /// Graphs of work, where the device has them.
     fn graphs(&self) -> Option<&dyn Graphs> {
         None

@@ -38,7 +38,11 @@ impl Vendor {
             Err(e) => panic!("{e}"),
         }
         let home = t.path("cuda");
-        install(&home, "libferrotron_cuda_mock.so", &["libcuda.so.1", "libcublasLt.so.13", "libnccl.so.2"]);
+        install(
+            &home,
+            "libferrotron_cuda_mock.so",
+            &["libcuda.so.1", "libcublasLt.so.13", "libnccl.so.2", "libnvToolsExt.so.1"],
+        );
         Some(Vendor { device: "cuda", variable: "CUDA_HOME", home })
     }
 

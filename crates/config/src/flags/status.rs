@@ -88,7 +88,7 @@ const ACTS: &[&str] = &[
     "--log-validation-ppl-to-tensorboard", "--log-memory-to-tensorboard", "--log-memory-interval",
     "--log-world-size-to-tensorboard",
     "--wandb-project", "--wandb-exp-name", "--wandb-save-dir", "--wandb-entity", "--profile", "--profile-step-start",
-    "--profile-step-end", "--profile-ranks", "--profile-save-path", "--report", "--prometheus-port", "--console",
+    "--profile-step-end", "--profile-ranks", "--profile-save-path", "--nvtx-ranges", "--report", "--prometheus-port", "--console",
     "--peak-tflops", "--mlflow-dir", "--mlflow-experiment",
     "--iterations-to-skip", "--full-validation", "--apply-wd-to-qk-layernorm",
     // ranks
@@ -228,7 +228,7 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
             "--one-logger-entity", "--app-tag-run-name", "--app-tag-run-version", "--log-straggler",
             "--straggler-ctrlr-port", "--straggler-minmax-count", "--disable-straggler-on-startup",
             "--run-workload-inspector-server", "--gpu-sniff-test-interval", "--log-device-memory-used", "--log-energy",
-            "--rerun-mode", "--error-injection-rate", "--error-injection-type", "--nvtx-ranges", "--otel-enabled", "--otel-service-name",
+            "--rerun-mode", "--error-injection-rate", "--error-injection-type", "--otel-enabled", "--otel-service-name",
             "--otel-span-groups", "--log-optimizer-states-to-tensorboard", "--codecarbon-dir", "--train-sync-interval",
             "--check-weight-hash-across-dp-replicas-interval",
         ],
