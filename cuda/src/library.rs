@@ -23,6 +23,8 @@ pub struct Cuda {
     pub blas: CublasLt,
     /// Newest CUDA that the driver serves: 13000 is 13.0.
     pub version: i32,
+    /// Where the libraries were looked for, and others are.
+    pub environment: Environment,
 }
 
 fn absent(reason: String, searched: Vec<String>) -> ProbeError {
@@ -67,7 +69,7 @@ impl Cuda {
                 vec![],
             ));
         }
-        Ok(Cuda { driver, blas, version })
+        Ok(Cuda { driver, blas, version, environment: environment.clone() })
     }
 
     /// Devices visible to this process.

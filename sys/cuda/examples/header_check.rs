@@ -1,51 +1,66 @@
-//! Writes a C++ file that compiles only if the vendor's cuda.h agrees with our constants, sizes, offsets, and with every
-//! function's number and sizes of arguments. `cargo xtask cuda-check` runs it.
+//! Writes a C++ file that compiles only if one of the vendor's headers agrees with our constants, sizes, offsets, and with
+//! every function's number and sizes of arguments: `header_check cuda.h|cublasLt.h|nvrtc.h`. `cargo xtask cuda-check` runs it.
 
-use std::mem::{align_of, offset_of, size_of};
+use std::process::ExitCode;
 
-use ferrotron_cuda_sys::{CONSTANTS, CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, Driver};
+use ferrotron_cuda_sys::*;
+use ferrotron_dynlib::{HeaderCheck, header_layout};
 
-const PREAMBLE: &str = r#"#include <cstddef>
-#include <initializer_list>
-#include "cuda.h"
-template <class R, class... A>
-constexpr bool sizes(R (*)(A...), size_t result, std::initializer_list<size_t> want) {
-  const size_t have[] = {sizeof(A)..., 0};
-  size_t i = 0;
-  for (size_t w : want)
-    if (i >= sizeof...(A) || have[i++] != w) return false;
-  return i == sizeof...(A) && sizeof(R) == result;
-}"#;
-
-fn claim(what: String, condition: String) {
-    println!("static_assert({condition}, \"{what}\");");
-}
-
-fn main() {
-    println!("{PREAMBLE}");
-    for (name, value) in CONSTANTS {
-        claim(name.to_string(), format!("(long long)({name}) == {value}LL"));
+fn driver() -> HeaderCheck {
+    let mut check = HeaderCheck::of(&["cuda.h"]);
+    check.constants(CONSTANTS);
+    for (name, value) in code::NAMES {
+        check.constants(&[(&name.to_string_lossy(), i64::from(*value))]);
     }
-    macro_rules! layout {
-        ($ty:ident $(, $field:ident as $theirs:ident)*) => {
-            claim(stringify!($ty).into(), format!(
-                "sizeof({0}) == {1} && alignof({0}) == {2}", stringify!($ty), size_of::<$ty>(), align_of::<$ty>()));
-            $(claim(concat!(stringify!($ty), ".", stringify!($theirs)).into(), format!(
-                "offsetof({}, {}) == {}", stringify!($ty), stringify!($theirs), offset_of!($ty, $field)));)*
-        };
-    }
-    layout!(CUmemLocation, type_ as type, id as id);
-    layout!(CUmemAccessDesc, location as location, flags as flags);
-    layout!(
+    header_layout!(check, CUmemLocation, type_ as type, id as id);
+    header_layout!(check, CUmemAccessDesc, location as location, flags as flags);
+    header_layout!(
+        check,
         CUmemAllocationProp,
         type_ as type,
         requestedHandleTypes as requestedHandleTypes,
         location as location,
         win32HandleMetaData as win32HandleMetaData,
-        allocFlags as allocFlags
+        allocFlags as allocFlags,
     );
-    for (name, arguments, result) in Driver::SIGNATURES {
-        let list: Vec<String> = arguments.iter().map(usize::to_string).collect();
-        claim(name.to_string(), format!("sizes(&{name}, {result}, {{{}}})", list.join(", ")));
-    }
+    check.functions(Driver::SIGNATURES);
+    check
+}
+
+fn cublas_lt() -> HeaderCheck {
+    let mut check = HeaderCheck::of(&["cublasLt.h"]);
+    check.constants(BLAS_CONSTANTS);
+    header_layout!(check, cublasLtMatmulAlgo_t, data as data);
+    header_layout!(
+        check,
+        cublasLtMatmulHeuristicResult_t,
+        algo as algo,
+        workspaceSize as workspaceSize,
+        state as state,
+        wavesCount as wavesCount,
+        reserved as reserved,
+    );
+    check.functions(CublasLt::SIGNATURES);
+    check
+}
+
+fn nvrtc() -> HeaderCheck {
+    let mut check = HeaderCheck::of(&["nvrtc.h"]);
+    check.constants(NVRTC_CODES);
+    check.functions(Nvrtc::SIGNATURES);
+    check
+}
+
+fn main() -> ExitCode {
+    let check = match std::env::args().nth(1).as_deref() {
+        Some("cuda.h") => driver(),
+        Some("cublasLt.h") => cublas_lt(),
+        Some("nvrtc.h") => nvrtc(),
+        _ => {
+            eprintln!("header_check cuda.h|cublasLt.h|nvrtc.h");
+            return ExitCode::FAILURE;
+        }
+    };
+    print!("{check}");
+    ExitCode::SUCCESS
 }
