@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use ferrotron_device::error::expect;
-use ferrotron_device::{DType, DevPtr, Device, DeviceInfo, Ops, Region, Result, Stream, StreamRole, Tensor};
+use ferrotron_device::{DType, DevPtr, Device, DeviceInfo, Graphs, Ops, Region, Result, Stream, StreamRole, Tensor};
 
 use crate::Cuda;
 use crate::blas::Blas;
@@ -136,6 +136,47 @@ impl Device for CudaDevice {
         // SAFETY: the caller names memory of this device, and this runs in stream order.
         let status = unsafe { (self.shared.cuda.driver.cuMemsetD8Async)(ptr.0, value, bytes, stream) };
         core.check("cuMemsetD8Async", status)
+    }
+
+    fn start_profiler(&self) -> Result<()> {
+        let Some(profiler) = &self.shared.cuda.profiler else { return Ok(()) };
+        self.shared.enter()?;
+        // SAFETY: no arguments; the context is current.
+        self.shared.check("cuProfilerStart", unsafe { (profiler.cuProfilerStart)() })
+    }
+
+    fn stop_profiler(&self) -> Result<()> {
+        let Some(profiler) = &self.shared.cuda.profiler else { return Ok(()) };
+        self.shared.enter()?;
+        // SAFETY: no arguments; the context is current.
+        self.shared.check("cuProfilerStop", unsafe { (profiler.cuProfilerStop)() })
+    }
+
+    fn graphs(&self) -> Option<&dyn Graphs> {
+        Some(self)
+    }
+}
+
+impl Graphs for CudaDevice {
+    fn collect(&self, home: &Stream) -> Result<()> {
+        self.shared.graphs.collect(CudaStream::of(home)?)
+    }
+
+    fn launch(&self, home: &Stream) -> Result<()> {
+        self.shared.graphs.launch(CudaStream::of(home)?)
+    }
+
+    fn discard(&self, home: &Stream) {
+        if let Ok(home) = CudaStream::of(home) {
+            self.shared.graphs.discard(home);
+        }
+    }
+}
+
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        let _ = self.shared.enter();
+        self.shared.graphs.free(&self.shared);
     }
 }
 

@@ -13,19 +13,24 @@
 mod backend;
 mod blas;
 mod device;
+mod event;
+mod graph;
 mod kernels;
 mod launch;
 mod library;
 mod memory;
 mod nccl;
 mod ops;
+mod ranges;
 mod shared;
 mod stream;
 
 pub use backend::CudaBackend;
 pub use device::CudaDevice;
 pub use ferrotron_cuda_sys::Environment;
+pub use ferrotron_nvtx_sys::{NoNvtx, Nvtx};
 pub use kernels::{Compiled, Compiler, KernelForm, KernelOptions, Target};
 pub use library::Cuda;
 pub use nccl::NcclLinker;
+pub use ranges::nvtx;
 pub use shared::Omit;

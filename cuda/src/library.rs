@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
-use ferrotron_cuda_sys::{CublasLt, Driver, Environment, code};
+use ferrotron_cuda_sys::{CublasLt, Driver, Environment, Profiler, code};
 use ferrotron_device::ProbeError;
 use ferrotron_dynlib::{Library, Search};
 
@@ -21,6 +21,8 @@ pub struct Cuda {
     pub driver: Driver,
     /// Matrix products.
     pub blas: CublasLt,
+    /// The driver's switch for profilers, where it has one.
+    pub profiler: Option<Profiler>,
     /// Newest CUDA that the driver serves: 13000 is 13.0.
     pub version: i32,
     /// Where the libraries were looked for, and others are.
@@ -45,8 +47,9 @@ fn dotted(version: i32) -> String {
 impl Cuda {
     /// Loads the libraries, checks their versions and initialises the driver. Never panics.
     pub fn load(environment: &Environment) -> Result<Cuda, ProbeError> {
-        let driver = open(&environment.driver())?;
-        let driver = Driver::load(&[driver]).map_err(|e| absent(e.to_string(), vec![]))?;
+        let library = open(&environment.driver())?;
+        let profiler = Profiler::load(std::slice::from_ref(&library)).ok();
+        let driver = Driver::load(&[library]).map_err(|e| absent(e.to_string(), vec![]))?;
         let mut version = 0;
         // SAFETY: the one call that needs no initialisation; an out-parameter.
         let status = unsafe { (driver.cuDriverGetVersion)(&mut version) };
@@ -69,7 +72,7 @@ impl Cuda {
                 vec![],
             ));
         }
-        Ok(Cuda { driver, blas, version, environment: environment.clone() })
+        Ok(Cuda { driver, blas, profiler, version, environment: environment.clone() })
     }
 
     /// Devices visible to this process.

@@ -9,6 +9,7 @@ use ferrotron_cuda_sys::{self as sys, CUresult, code};
 use ferrotron_device::{Error, Result};
 
 use crate::Cuda;
+use crate::graph::Graphs;
 use crate::library::explain;
 use crate::stream::Core;
 
@@ -43,6 +44,12 @@ pub enum Omit {
     Workspace,
     /// Large shared memory is not asked for.
     SharedMemory,
+    /// A graph does not wait for what a stream that takes part has done before.
+    GraphBefore,
+    /// Streams that took part do not wait for the graph.
+    GraphAfter,
+    /// Marks set in a graph are not set again behind it.
+    GraphMarks,
 }
 
 /// See the module.
@@ -55,6 +62,7 @@ pub struct Shared {
     streams: Mutex<Vec<Weak<Core>>>,
     /// Whether anybody still waits for the device.
     pub ending: Ending,
+    pub graphs: Graphs,
 }
 
 pub fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -68,8 +76,8 @@ impl Shared {
         let name = format!("cuda:{ordinal}");
         // a number that is too large is one that the driver refuses
         let number = i32::try_from(ordinal).unwrap_or(i32::MAX);
-        let (streams, ending) = (Mutex::default(), Ending::default());
-        let mut shared = Shared { cuda, name, device: 0, context: 0, omit, streams, ending };
+        let (streams, ending, graphs) = (Mutex::default(), Ending::default(), Graphs::default());
+        let mut shared = Shared { cuda, name, device: 0, context: 0, omit, streams, ending, graphs };
         let driver = &shared.cuda.driver;
         let (mut device, mut context) = (0, std::ptr::null_mut());
         // SAFETY: an out-parameter; the driver is initialised.

@@ -1,4 +1,4 @@
-//! Streams and events.
+//! Streams.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use ferrotron_cuda_sys::{self as sys, CUresult, code};
 use ferrotron_device::staging::{Staged, Staging};
-use ferrotron_device::stream::{EventImpl, HostJob, HostWork, StreamImpl};
+use ferrotron_device::stream::{HostJob, HostWork, StreamImpl};
 use ferrotron_device::{Error, Event, Result, Stream, StreamRole};
 
+use crate::event::CudaEvent;
 use crate::memory::Workspace;
 use crate::shared::{Omit, Shared, lock};
 
@@ -55,12 +56,13 @@ impl Core {
         self.handle as sys::CUstream
     }
 
-    /// The stream's first error, and the device's context made current.
+    /// The stream's first error; the device's context made current; while a step is collected, the stream takes part.
     pub fn begin(&self) -> Result<()> {
         if let Some(e) = lock(&self.error).clone().or_else(|| self.shared.ending.abandoned()) {
             return Err(e);
         }
-        self.shared.enter()
+        self.shared.enter()?;
+        self.shared.graphs.join(self)
     }
 
     /// A call's status; a failure is the stream's from now on.
@@ -92,6 +94,9 @@ impl Core {
 
     pub fn synchronize(&self) -> Result<()> {
         self.begin()?;
+        if self.shared.graphs.is_on() {
+            return Err(self.shared.broken("the host waits for the device while a step is collected as a CUDA graph"));
+        }
         let status = self.idle()?;
         if status != code::SUCCESS
             && let Some(cause) = self.shared.ending.cause()
@@ -128,6 +133,7 @@ impl Core {
 
     /// The error of the stream's work so far, asked for without waiting. It stays the stream's.
     pub fn failure(&self) -> Option<Error> {
+        let _not_collecting = self.shared.graphs.kept_off()?;
         self.shared.enter().ok()?;
         // SAFETY: the stream lives.
         let status = unsafe { (self.shared.cuda.driver.cuStreamQuery)(self.handle()) };
@@ -148,13 +154,26 @@ impl Core {
 
     pub fn record(&self) -> Result<CudaEvent> {
         self.begin()?;
+        let graphs = &self.shared.graphs;
+        let event = self.mark(graphs.is_on())?;
+        graphs.marked(&event);
+        Ok(event)
+    }
+
+    /// As [`Core::record`], without the stream's first error; of a step that is collected, if so.
+    pub fn mark(&self, collected: bool) -> Result<CudaEvent> {
+        self.mark_on(self.handle(), collected)
+    }
+
+    /// The same on another stream of the device.
+    pub fn mark_on(&self, stream: sys::CUstream, collected: bool) -> Result<CudaEvent> {
         let driver = &self.shared.cuda.driver;
         let mut handle = std::ptr::null_mut();
         // SAFETY: an out-parameter; a context is current.
         self.check("cuEventCreate", unsafe { (driver.cuEventCreate)(&mut handle, sys::CU_EVENT_DISABLE_TIMING) })?;
-        let event = CudaEvent { shared: self.shared.clone(), handle: handle as usize };
+        let event = CudaEvent::new(self.shared.clone(), handle as usize, collected);
         // SAFETY: both were made in this context and live.
-        self.check("cuEventRecord", unsafe { (driver.cuEventRecord)(handle, self.handle()) })?;
+        self.check("cuEventRecord", unsafe { (driver.cuEventRecord)(handle, stream) })?;
         Ok(event)
     }
 
@@ -163,8 +182,19 @@ impl Core {
         if self.shared.omits(Omit::EventWait) {
             return Ok(());
         }
+        let outer = self.shared.graphs.waits_for(e);
+        self.wait_for(e, if outer { sys::CU_EVENT_WAIT_EXTERNAL } else { 0 })
+    }
+
+    /// The stream waits for an event.
+    pub fn wait_for(&self, e: &CudaEvent, flags: u32) -> Result<()> {
+        self.wait_on(self.handle(), e, flags)
+    }
+
+    /// Another stream of the device waits for an event.
+    pub fn wait_on(&self, stream: sys::CUstream, e: &CudaEvent, flags: u32) -> Result<()> {
         // SAFETY: both live.
-        let status = unsafe { (self.shared.cuda.driver.cuStreamWaitEvent)(self.handle(), e.handle as sys::CUevent, 0) };
+        let status = unsafe { (self.shared.cuda.driver.cuStreamWaitEvent)(stream, e.handle(), flags) };
         self.check("cuStreamWaitEvent", status)
     }
 }
@@ -235,27 +265,4 @@ unsafe extern "C" fn run(data: *mut c_void) {
     // SAFETY: `data` is the box that `enqueue` gave away.
     let work = unsafe { Box::from_raw(data.cast::<HostWork>()) };
     work.run();
-}
-
-/// A mark in a stream.
-pub struct CudaEvent {
-    shared: Arc<Shared>,
-    handle: usize,
-}
-
-impl EventImpl for CudaEvent {
-    fn is_done(&self) -> bool {
-        // an error here is one of the device, which the stream reports; nobody should wait for it any longer
-        self.shared.enter().is_err()
-            // SAFETY: the event lives.
-            || unsafe { (self.shared.cuda.driver.cuEventQuery)(self.handle as sys::CUevent) } != code::NOT_READY
-    }
-}
-
-impl Drop for CudaEvent {
-    fn drop(&mut self) {
-        let _ = self.shared.enter();
-        // SAFETY: the event is ours, and this is its last use; waits that are queued have taken what they need.
-        unsafe { (self.shared.cuda.driver.cuEventDestroy_v2)(self.handle as sys::CUevent) };
-    }
 }

@@ -10,7 +10,7 @@ use ferrotron_device::ops::{AttentionArgs, AttentionDims, Gemm};
 use ferrotron_device::pool::persistent;
 use ferrotron_device::{DType, Device, Ops, Pool, Result, StreamRole, host};
 
-const ALL: [Omit; 14] = [
+const ALL: [Omit; 17] = [
     Omit::Context,
     Omit::EventWait,
     Omit::KernelStream,
@@ -25,6 +25,9 @@ const ALL: [Omit; 14] = [
     Omit::Alignment,
     Omit::Workspace,
     Omit::SharedMemory,
+    Omit::GraphBefore,
+    Omit::GraphAfter,
+    Omit::GraphMarks,
 ];
 
 /// Uploads on one stream, kernels and products on others, downloads on the first, as training does; then what is freed
@@ -83,6 +86,22 @@ fn workload(device: Arc<CudaDevice>) -> Result<bool> {
     let (mut o, mut lse) = (pool.alloc(DType::BF16, [1, 1, 256])?, pool.alloc(DType::F32, [1])?);
     let args = AttentionArgs { dims, q: &q, k: &q, v: &q, cu_q: &cu, cu_k: &cu, host_cu: None, drop: None };
     ops.attention(&compute, args, &mut o, &mut lse)?;
+
+    // a graph between work of the same streams that nothing but their own order separates: upload, (upload, double), download
+    let mut doubled = pool.alloc(DType::F32, [n])?;
+    for round in 0..2 {
+        copy.wait(&compute.record());
+        host::write_f32(&*device, &copy, &vec![1.0; n], &mut bias)?;
+        let graphs = device.graphs().expect("a CUDA device has graphs");
+        graphs.of(&compute, || {
+            compute.wait(&copy.record());
+            ops.add(&compute, &bias, &bias, &mut doubled)?;
+            copy.wait(&compute.record());
+            host::write_f32(&*device, &copy, &vec![round as f32; n], &mut bias)
+        })?;
+        right &= host::read_f32(&*device, &copy, &bias)? == vec![round as f32; n];
+        right &= host::read_f32(&*device, &compute, &doubled)? == vec![2.0; n];
+    }
 
     // memory that goes while work on it is queued
     let mut x = persistent(&*device, &compute, "a test", DType::F32, 1000)?;

@@ -7,7 +7,7 @@ use ferrotron_base::mt19937::Mt19937;
 use ferrotron_comm::{Fabric, Linker, Options, ThreadWorld};
 use ferrotron_cpu::{CpuConfig, CpuDevice, StreamMode};
 use ferrotron_device::ops::AdamConfig;
-use ferrotron_device::{DType, Device, Result, host};
+use ferrotron_device::{DType, Device, Result, Tensor, host};
 use ferrotron_executor::{Chunk, Edges, Stage, run};
 use ferrotron_models::{ModelConfig, Position, build};
 use ferrotron_nn::{Builder, RopeScaling};
@@ -56,6 +56,8 @@ pub struct Ranks {
     pub uneven: bool,
     /// Samples of a micro-batch.
     pub micro: usize,
+    /// Forward and backward of each step but the first are one graph of the device.
+    pub graph: bool,
     /// Streams of the devices.
     pub device: CpuConfig,
 }
@@ -81,6 +83,7 @@ impl Ranks {
             chunks: 1,
             uneven: false,
             micro: 1,
+            graph: false,
             device,
         }
     }
@@ -303,23 +306,31 @@ fn rank_main(
     let mut out = Outcome::default();
     for step in 0..steps {
         cx.step = step as u64;
-        cx.params.zero_grads(&*cx.device, &cx.stream)?;
-        cx.device.fill_bytes(&cx.stream, cx.stats.ptr(), cx.stats.bytes(), 0)?;
         let micros = BATCH / (r.dp * r.micro);
-        cx.begin_grads(micros);
         let place = cx.groups.pp.rank();
         let pipe = Pipe { stage: place, stages, chunks: r.chunks, microbatches: micros, group: stages };
         let list = schedule(r.kind, &pipe).expect("a legal schedule");
         let part = |g: &Groups, step, i| micro(&r, c.vocab, step, i, dp).context_part(g.cp.rank(), r.cp);
-        run(&mut cx, &stage, &stage.edges, &list, |cx, i| {
-            Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &part(&cx.groups, step, i)?)
-        })?;
-        cx.finish_grads()?;
-        optimizer.gather_grad_squares(&cx)?;
-        if step == 0 {
-            out.grads = owned_grads(&cx)?;
-        }
-        let stats = cx.read_stats()?;
+        let (device, home) = (cx.device.clone(), cx.stream.clone());
+        let mut work = || -> Result<Tensor> {
+            cx.params.zero_grads(&*cx.device, &cx.stream)?;
+            cx.device.fill_bytes(&cx.stream, cx.stats.ptr(), cx.stats.bytes(), 0)?;
+            cx.begin_grads(micros);
+            run(&mut cx, &stage, &stage.edges, &list, |cx, i| {
+                Micro::upload(&*cx.device, &cx.stream, &cx.pool, i, &part(&cx.groups, step, i)?)
+            })?;
+            cx.finish_grads()?;
+            optimizer.gather_grad_squares(&cx)?;
+            if step == 0 {
+                out.grads = owned_grads(&cx)?;
+            }
+            cx.sum_stats()
+        };
+        let sums = match device.graphs() {
+            Some(graphs) if r.graph && step > 0 => graphs.of(&home, work)?,
+            _ => work()?,
+        };
+        let stats = host::read_f32(&*device, &home, &sums)?;
         out.losses.push(stats[stat::LOSS] / stats[stat::TOKENS]);
         out.balance.push(stats[stat::BALANCE]);
         let norm = f64::from(stats[stat::GRAD_SQUARES]).sqrt();

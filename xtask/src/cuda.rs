@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use ferrotron_cuda_emulator::{Emulator, build as build_for_host, default_folder, kernels_folder};
-use packages::{Packages, run};
+pub use packages::{Packages, find, run};
 
 /// Builds the kernels for the host.
 pub fn emu() -> Result<(), String> {
@@ -28,7 +28,8 @@ pub fn check(root: &Path, write: bool) -> Result<(), String> {
     build::ptx(root, &packages, write)?;
     build::fatbin(&packages, write)?;
     build::at_run_time(root, &packages)?;
-    headers::check(root, &packages)
+    headers::check(root, &packages)?;
+    crate::nvtx::check(root, &packages)
 }
 
 /// Runs an example of one of our packages; gives its words.

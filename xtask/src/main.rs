@@ -6,6 +6,7 @@ mod binaries;
 mod cuda;
 mod flags;
 mod netns;
+mod nvtx;
 mod python;
 mod tidy;
 

@@ -3,6 +3,7 @@
 //! No vendor's library is needed to build: each backend looks for its own at run time, and says what it looked for.
 
 mod collectives;
+mod ranges;
 mod self_test;
 
 use std::sync::Arc;
@@ -13,7 +14,9 @@ pub use ferrotron_ascend::explain;
 use ferrotron_cpu::CpuBackend;
 pub use ferrotron_cpu::CpuConfig;
 use ferrotron_cuda::CudaBackend;
+pub use ferrotron_cuda::NoNvtx;
 use ferrotron_device::{Backend, Device, DeviceInfo, Error, ProbeError};
+pub use ranges::Ranges;
 pub use self_test::self_test;
 
 /// Names that `--device` takes, in the order in which `auto` tries them.

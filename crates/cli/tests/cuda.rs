@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use common::heard::heard;
 use common::{TINY, Temp, clean, difference, losses, numbers, program, text};
 use ferrotron_cuda_emulator::{BuildError, build, default_folder, kernels_folder};
 
@@ -26,7 +27,7 @@ fn cuda(t: &Temp) -> Option<std::path::PathBuf> {
     let library = exe.parent().unwrap().join("libferrotron_cuda_mock.so");
     let home = t.path("cuda");
     std::fs::create_dir_all(home.join("lib64")).unwrap();
-    for name in ["libcuda.so.1", "libcublasLt.so.13", "libnccl.so.2"] {
+    for name in ["libcuda.so.1", "libcublasLt.so.13", "libnccl.so.2", "libnvToolsExt.so.1"] {
         std::os::unix::fs::symlink(&library, home.join("lib64").join(name)).unwrap();
     }
     Some(home)
@@ -108,6 +109,38 @@ fn eight_ranks_over_nccl_train_to_the_losses_of_one_cpu_rank() {
     }
 }
 
+/// As `nsys profile --capture-range=cudaProfilerApi` sees it.
+#[test]
+fn a_profiler_hears_ranges_and_where_the_profiled_iterations_begin_and_end() {
+    let t = Temp::new("cuda-profile");
+    let Some(home) = cuda(&t) else { return };
+    let window = format!(
+        "--train-iters 6 --lr-warmup-iters 1 --eval-iters 0 --profile --profile-step-start 2 --profile-step-end 4 \
+         --profile-save-path {}",
+        t.path("trace").display()
+    );
+    let run = |words: &str| {
+        let file = t.path(if words.is_empty() { "window" } else { "whole" });
+        let log = clean(on("cuda", &home, &format!("{window} {words}")).env("FERROTRON_MOCK_NVTX", &file));
+        let mut all = heard(&file);
+        assert_eq!((all.len(), all[0].thread.as_str()), (1, "rank 0"), "{all:?}");
+        (log, all.remove(0))
+    };
+    let iterations = |ranges: &[String]| ranges.iter().filter(|r| *r == "iteration").count();
+    let (log, whole) = run("--nvtx-ranges");
+    assert!(log.contains("NVTX ranges go to ") && iterations(&whole.ranges) == 6, "{log}\n{whole:?}");
+    // one start and one stop, both between iterations, around the two that are profiled
+    let [(start, 0, on_words), (stop, 0, off_words)] = &whole.switches[..] else { panic!("{:?}", whole.switches) };
+    assert_eq!((on_words.as_str(), off_words.as_str()), ("start cuda:0", "stop cuda:0"));
+    assert_eq!((iterations(&whole.ranges[..*start]), iterations(&whole.ranges[*start..*stop])), (2, 2));
+
+    // without --nvtx-ranges the same two iterations and no more
+    let (log, window) = run("");
+    assert_eq!((iterations(&window.ranges), &window.ranges[..]), (2, &whole.ranges[*start..*stop]));
+    assert_eq!(window.switches, [(0, 0, "start cuda:0".into()), (window.ranges.len(), 0, "stop cuda:0".into())]);
+    assert!(!log.contains("NVTX"), "{log}");
+}
+
 #[test]
 fn a_device_that_fails_ends_the_run_in_time_with_place_and_kernels() {
     let t = Temp::new("cuda-faults");
@@ -149,4 +182,51 @@ fn without_a_driver_cuda_fails_at_once_and_auto_takes_a_gpu_where_there_is_one()
     let Some(home) = cuda(&t) else { return };
     let auto = clean(on("auto", &home, "--train-iters 1 --lr-warmup-iters 0").env("ASCEND_HOME_PATH", "/nowhere"));
     assert!(auto.contains("--device auto takes cuda: 8 of NVIDIA H100 (mock)"), "{auto}");
+}
+
+/// Steps as CUDA graphs print the digits of steps without, on one rank and on several, while the batch grows and with a
+/// run that is interrupted.
+#[test]
+fn steps_as_graphs_print_the_same_digits() {
+    let t = Temp::new("cuda-graphs");
+    let Some(home) = cuda(&t) else { return };
+    let growing = "--global-batch-size 8 --rampup-batch-size 4 4 16 --hidden-dropout 0.1 --attention-dropout 0.1";
+    let two = "--train-iters 6 --thread-ranks 2 --tensor-model-parallel-size 2 --sequence-parallel --eval-iters 0";
+    let sharded = "--train-iters 6 --thread-ranks 2 --use-distributed-optimizer --overlap-grad-reduce \
+                   --overlap-param-gather --ddp-bucket-size 2000 --eval-iters 0";
+    for words in [growing, two, sharded] {
+        let eager = clean(&mut on("cuda", &home, words));
+        let graphs = format!("{words} --enable-cuda-graph --cuda-graph-warmup-steps 2");
+        let graphs = clean(on("cuda", &home, &graphs).env("FERROTRON_MOCK_SEED", "5"));
+        assert!(
+            graphs.contains("CUDA graphs: after 2 steps, forward and backward of a step are one graph"),
+            "{graphs}"
+        );
+        assert_eq!(numbers(&graphs), numbers(&eager), "{words}");
+    }
+    let cpu = clean(&mut on("cpu", &home, "--cuda-graph-impl local --train-iters 1 --lr-warmup-iters 0"));
+    assert!(cpu.contains("no effect: --cuda-graph-impl (CUDA graphs are of CUDA devices)"), "{cpu}");
+}
+
+/// A kernel that fails in a graph, and a rank that never comes to a collective of one, are told in time.
+#[test]
+fn what_fails_in_a_graph_is_told_in_time() {
+    let t = Temp::new("cuda-graph-faults");
+    let Some(home) = cuda(&t) else { return };
+    let graph = "--cuda-graph-impl local --cuda-graph-warmup-steps 1 --eval-iters 0";
+    // a step of the tiny Llama has 20 RMS norms at most: the 60th is in the third step's graph or later
+    let ranks =
+        format!("{graph} --thread-ranks 2 --tensor-model-parallel-size 2 --distributed-timeout-seconds-after-init 3");
+    for (fault, words, parts) in [
+        ("0:task:rms_norm#60=214", graph, &["214 CUDA_ERROR_ECC_UNCORRECTABLE", "the step as a graph"][..]),
+        ("1:lost:ncclAllReduce#50=1", &ranks, &["waited 3.", "last 16 collectives", "all_reduce"]),
+    ] {
+        let start = Instant::now();
+        let out = on("cuda", &home, words).env("FERROTRON_MOCK_FAULTS", fault).output().unwrap();
+        let (took, e) = (start.elapsed(), text(&out.stderr));
+        assert!(took < Duration::from_secs(10) && out.status.code().is_some_and(|c| c != 0), "{took:?}\n{e}");
+        for part in parts {
+            assert!(e.contains(part), "{part} of {fault}\n{e}");
+        }
+    }
 }

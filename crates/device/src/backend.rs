@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{DevPtr, Ops, Result, Stream, Tensor};
+use crate::{DevPtr, Error, Ops, Result, Stream, Tensor};
 
 /// Why a backend has no device here: never a panic, always enough to act on.
 #[derive(Clone, Debug)]
@@ -74,6 +74,29 @@ pub trait Region: Send + Sync {
     fn commit(&self, bytes: usize) -> Result<()>;
 }
 
+/// A device that can take the work of a whole step as one graph: the host makes its calls as always, the device collects
+/// them, and starts them all at once. It saves the pauses between kernels, and gives the same bits.
+///
+/// While work is collected the host must not wait for the device: such calls are errors that say so.
+pub trait Graphs: Send + Sync {
+    /// From here on work for any stream of the device is collected.
+    fn collect(&self, home: &Stream) -> Result<()>;
+    /// Starts what was collected, behind all that was put on the streams before, and before all that comes after.
+    fn launch(&self, home: &Stream) -> Result<()>;
+    /// Gives up what was collected: nothing of it has run, and nothing will.
+    fn discard(&self, home: &Stream);
+}
+
+impl dyn Graphs + '_ {
+    /// Collects what `work` puts on streams, and starts it when that is done. When it fails nothing of it runs.
+    pub fn of<T, E: From<Error>>(&self, home: &Stream, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        self.collect(home)?;
+        let done = work().inspect_err(|_| self.discard(home))?;
+        self.launch(home)?;
+        Ok(done)
+    }
+}
+
 /// One device, as one rank sees it.
 pub trait Device: Send + Sync {
     /// Facts.
@@ -94,4 +117,16 @@ pub trait Device: Send + Sync {
     fn download(&self, s: &Stream, src: &Tensor, dst: &mut [u8]) -> Result<()>;
     /// Sets `bytes` bytes at `ptr` to `value` in stream order: poison and zero fills.
     fn fill_bytes(&self, s: &Stream, ptr: DevPtr, bytes: usize, value: u8) -> Result<()>;
+    /// Tells the vendor's profiler that it is to capture from here on, where there is a call for that.
+    fn start_profiler(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Tells it to capture no more.
+    fn stop_profiler(&self) -> Result<()> {
+        Ok(())
+    }
+    /// Graphs of work, where the device has them.
+    fn graphs(&self) -> Option<&dyn Graphs> {
+        None
+    }
 }

@@ -20,7 +20,7 @@ pub mod staging;
 pub mod stream;
 pub mod tensor;
 
-pub use backend::{Backend, Device, DeviceInfo, ProbeError, Region, StreamRole};
+pub use backend::{Backend, Device, DeviceInfo, Graphs, ProbeError, Region, StreamRole};
 pub use error::{Error, Result};
 pub use ferrotron_base::{DType, Shape};
 pub use ops::Ops;

@@ -52,6 +52,10 @@ pub trait StreamImpl: Any + Send + Sync {
 pub trait EventImpl: Any + Send + Sync {
     /// True when the work before the mark is done.
     fn is_done(&self) -> bool;
+    /// True when the mark is done, or stands in a graph of work that has begun: inside one the host sees no more.
+    fn has_begun(&self) -> bool {
+        self.is_done()
+    }
 }
 
 /// A mark in a stream.
@@ -72,6 +76,12 @@ impl Event {
     /// True when the work before the mark is done.
     pub fn is_done(&self) -> bool {
         self.0.as_ref().is_none_or(|e| e.is_done())
+    }
+
+    /// True when the work before the mark is done, as far as the host can see: of a graph ([`crate::Graphs`]) it sees only
+    /// that it has begun.
+    pub fn has_begun(&self) -> bool {
+        self.0.as_ref().is_none_or(|e| e.has_begun())
     }
 
     /// The backend's event, if it is of type `T`; `None` also for an event that has already happened.

@@ -10,7 +10,6 @@ use crate::prometheus::{Endpoint, EndpointError};
 use crate::report::{Report, RunState};
 use crate::step::StepMetrics;
 use crate::tensorboard::Scalar;
-use crate::timers::Timers;
 use crate::timestamp::Timestamp;
 use crate::trace::Trace;
 use crate::wandb::{WandbNames, WandbRun, json_value};
@@ -170,25 +169,16 @@ impl ProfileWindow {
         traced.then(|| ProfileWindow { rank, start, end, path: folder.join(format!("trace-rank{rank}.json")) })
     }
 
-    /// Before iteration `iteration` (counted from 0): begins the trace where the window begins, or where a resumed run enters it.
-    pub fn before(&self, iteration: u64, timers: &mut Timers) -> Result<(), MetricsFileError> {
-        if !timers.is_tracing() && (self.start..self.end).contains(&iteration) {
-            timers.trace_into(Trace::create(&self.path, self.rank)?);
-        }
-        if timers.is_tracing() {
-            timers.start("iteration", u8::MAX);
-        }
-        Ok(())
+    /// Whether an iteration, counted from 0, is traced.
+    pub fn contains(&self, iteration: u64) -> bool {
+        (self.start..self.end).contains(&iteration)
     }
 
-    /// After it: ends the trace where the window ends.
-    pub fn after(&self, iteration: u64, timers: &mut Timers) -> Result<(), MetricsFileError> {
-        if timers.is_tracing() {
-            timers.stop("iteration");
-            if iteration + 1 >= self.end {
-                timers.finish_trace()?;
-            }
-        }
-        Ok(())
+    /// Begins the trace.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn trace(&self) -> Result<Trace, MetricsFileError> {
+        Trace::create(&self.path, self.rank)
     }
 }

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::MetricsFileError;
 use crate::pyfmt::fixed;
+use crate::scopes::{ScopeSink, Scopes, SinkId};
 use crate::tensorboard::Scalar;
-use crate::trace::Trace;
 
 /// Names printed from `--timing-log-level 1` on, in Megatron's order.
 const LEVEL_1: [&str; 12] = [
@@ -58,27 +58,19 @@ struct Timer {
     started: Option<Instant>,
 }
 
-/// The timers of one rank. Timers above the log level cost nothing and never appear.
+/// The timers of one rank. Timers above the log level cost nothing and never appear. Every timer is a scope too, those above
+/// the log level included, while somebody records scopes.
 #[derive(Debug)]
 pub struct Timers {
     log_level: u8,
     timers: Vec<Timer>,
-    traced: Option<Traced>,
-}
-
-/// Every timer is a scope of the trace too, those above the log level included.
-#[derive(Debug)]
-struct Traced {
-    trace: Trace,
-    open: Vec<(&'static str, Instant)>,
-    /// The first event that could not be written: told at the end, so that timing calls need no error.
-    failed: Option<MetricsFileError>,
+    scopes: Scopes,
 }
 
 impl Timers {
     /// No timers yet; those of a level above `log_level` (`--timing-log-level`) will be ignored.
     pub fn new(log_level: u8) -> Timers {
-        Timers { log_level, timers: Vec::new(), traced: None }
+        Timers { log_level, timers: Vec::new(), scopes: Scopes::default() }
     }
 
     fn find(&mut self, name: &str) -> Option<&mut Timer> {
@@ -95,9 +87,7 @@ impl Timers {
 
     /// Starts a timer of the given level (0 always runs). Panics when it already runs: the caller's brackets are wrong.
     pub fn start(&mut self, name: &'static str, level: u8) {
-        if let Some(traced) = &mut self.traced {
-            traced.open.push((name, Instant::now()));
-        }
+        self.scopes.begin(name);
         if level > self.log_level {
             return;
         }
@@ -108,13 +98,7 @@ impl Timers {
 
     /// Stops a timer and adds to its sum; nothing happens when it does not run.
     pub fn stop(&mut self, name: &str) {
-        if let Some(traced) = &mut self.traced
-            && let Some(at) = traced.open.iter().rposition(|(open, _)| *open == name)
-        {
-            let (name, began) = traced.open.remove(at);
-            let written = traced.trace.event(name, 0, began, began.elapsed());
-            traced.failed = traced.failed.take().or(written.err());
-        }
+        self.scopes.end(name);
         if let Some(timer) = self.find(name)
             && let Some(started) = timer.started.take()
         {
@@ -130,24 +114,25 @@ impl Timers {
         out
     }
 
-    /// From now on every timer is a scope of `trace` as well.
-    pub fn trace_into(&mut self, trace: Trace) {
-        self.traced = Some(Traced { trace, open: Vec::new(), failed: None });
+    /// From now on every timer is a scope that `sink` records.
+    pub fn attach(&mut self, sink: Box<dyn ScopeSink>) -> SinkId {
+        self.scopes.attach(sink)
     }
 
-    /// True between [`Timers::trace_into`] and [`Timers::finish_trace`].
-    pub fn is_tracing(&self) -> bool {
-        self.traced.is_some()
-    }
-
-    /// Closes the trace, if there is one.
+    /// Ends a sink and what it still holds open; nothing happens when it has ended.
     ///
     /// # Errors
-    /// An event, or the end, could not be written.
-    pub fn finish_trace(&mut self) -> Result<(), MetricsFileError> {
-        let Some(traced) = self.traced.take() else { return Ok(()) };
-        let finished = traced.trace.finish();
-        traced.failed.map_or(finished, Err)
+    /// A scope, or the end, could not be recorded.
+    pub fn detach(&mut self, sink: SinkId) -> Result<(), MetricsFileError> {
+        self.scopes.detach(sink)
+    }
+
+    /// Ends every sink.
+    ///
+    /// # Errors
+    /// As [`Timers::detach`]; the first of them.
+    pub fn detach_all(&mut self) -> Result<(), MetricsFileError> {
+        self.scopes.detach_all()
     }
 
     /// TensorBoard's `<timer>-time` points of the timers that ran, in seconds an iteration, as Megatron writes them with

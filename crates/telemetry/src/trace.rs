@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::MetricsFileError;
 use crate::jsonl::push_json_string;
+use crate::scopes::ScopeSink;
 
 /// The trace of one rank.
 #[derive(Debug)]
@@ -108,5 +109,19 @@ impl Trace {
     fn write(&mut self, text: &str) -> Result<(), MetricsFileError> {
         let fail = |source| MetricsFileError { action: "write", path: self.path.clone(), source };
         self.out.write_all(text.as_bytes()).map_err(fail)
+    }
+}
+
+impl ScopeSink for Trace {
+    fn begin(&mut self, name: &'static str) {
+        Trace::begin(self, name);
+    }
+
+    fn end(&mut self) -> Result<(), MetricsFileError> {
+        Trace::end(self)
+    }
+
+    fn finish(self: Box<Self>) -> Result<(), MetricsFileError> {
+        Trace::finish(*self)
     }
 }

@@ -11,6 +11,7 @@ pub mod evaluate;
 pub mod generate;
 pub mod lr_table;
 mod not_finite;
+mod profile;
 pub mod progress;
 pub mod report;
 pub mod run;

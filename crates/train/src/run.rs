@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use ferrotron_config::{Environment, Resolved};
 use ferrotron_telemetry::lines::{self, EvaluationPoint, Event, ModelParallelRank};
-use ferrotron_telemetry::{ProfileWindow, RunState, Timestamp};
+use ferrotron_telemetry::{RunState, Timestamp};
 
 use crate::evaluate::EvalSet;
+use crate::profile::{Profile, SCOPE_ONLY};
 use crate::report::Reporter;
 use crate::save_load::Loaded;
 use crate::signals::{Asked, Signals};
@@ -25,9 +26,6 @@ pub enum Ending {
     /// A signal, without a save: leave with 128 + its number.
     Signal(i32),
 }
-
-/// Level of a timer that is a scope of `--profile`'s trace and never a line of the log.
-const TRACE_ONLY: u8 = u8::MAX;
 
 /// Name of our format in Megatron's "saving checkpoint" line.
 const FORMAT: &str = "ferrotron";
@@ -53,22 +51,25 @@ pub fn pretrain(rank: Rank<'_>, out: &mut dyn Write) -> Result<Ending> {
     let out: &mut dyn Write = if logs { out } else { &mut nowhere };
     let mut t = Trainer::new(rank.resolved, rank.env, rank.world.clone(), rank.local_ranks)?;
     let mut log = Reporter::new(out, rank.resolved, t.model.vocab, logs)?;
-    let ended = train(&rank, &mut t, &mut log);
+    let mut profile = Profile::new(&mut t);
+    let ended = train(&rank, &mut t, &mut log, &mut profile);
     let state = match &ended {
         Ok(Ending::Finished | Ending::Early) => RunState::Finished,
         Ok(Ending::Signal(signal)) => RunState::Failed(format!("stopped by signal {signal}")),
         Err(e) => RunState::Failed(e.to_string()),
     };
     // Every writer has its last word before the first error is told.
-    let traced = t.timers.finish_trace();
+    let captured = if ended.is_ok() { profile.finish(&mut t) } else { Ok(()) };
+    let traced = t.timers.detach_all();
     let told = log.finish(&state);
     let ending = ended?;
+    captured?;
     traced?;
     told?;
     Ok(ending)
 }
 
-fn train(rank: &Rank<'_>, t: &mut Trainer, log: &mut Reporter<'_>) -> Result<Ending> {
+fn train(rank: &Rank<'_>, t: &mut Trainer, log: &mut Reporter<'_>, profile: &mut Profile) -> Result<Ending> {
     let (tp, pp) = (&t.cx.groups.tp, &t.cx.groups.pp);
     log.line(lines::parameter_count(tp.rank(), pp.rank(), t.cx.params.table().numel() as u64))?;
     for line in t.cx.device.describe() {
@@ -85,7 +86,6 @@ fn train(rank: &Rank<'_>, t: &mut Trainer, log: &mut Reporter<'_>) -> Result<End
     log.event(Event::DataBuilt)?;
 
     let mut saved_at = None;
-    let profile = profile(t);
     if !t.config.train.skip_train {
         log.event(Event::TrainingStarts)?;
         while t.progress.iteration < t.train_iters {
@@ -94,7 +94,7 @@ fn train(rank: &Rank<'_>, t: &mut Trainer, log: &mut Reporter<'_>) -> Result<End
                 continue;
             }
             let began = Instant::now();
-            let report = step(t, wish(t, log, &rank.signals), profile.as_ref())?;
+            let report = step(t, wish(t, log, &rank.signals), profile)?;
             log.step(t, &report, began.elapsed().as_secs_f64())?;
 
             if due(t.progress.iteration, t.config.eval.interval)
@@ -119,22 +119,11 @@ fn train(rank: &Rank<'_>, t: &mut Trainer, log: &mut Reporter<'_>) -> Result<End
     Ok(Ending::Finished)
 }
 
-/// The iterations that this rank traces, if it is one of `--profile-ranks`.
-fn profile(t: &Trainer) -> Option<ProfileWindow> {
-    let p = t.config.log.profile.as_ref()?;
-    ProfileWindow::of_rank(p.start, p.end, &p.ranks, t.world.rank(), &p.folder)
-}
-
-/// A step, as one scope of the trace while this rank is traced.
-fn step(t: &mut Trainer, leave: Leave, profile: Option<&ProfileWindow>) -> Result<StepReport> {
-    let iteration = t.progress.iteration;
-    if let Some(window) = profile {
-        window.before(iteration, &mut t.timers)?;
-    }
+/// A step, as one scope of whoever records them.
+fn step(t: &mut Trainer, leave: Leave, profile: &mut Profile) -> Result<StepReport> {
+    profile.before(t)?;
     let report = t.step(leave)?;
-    if let Some(window) = profile {
-        window.after(iteration, &mut t.timers)?;
-    }
+    profile.after(t)?;
     Ok(report)
 }
 
@@ -179,7 +168,7 @@ fn save(t: &mut Trainer, log: &mut Reporter<'_>, saved_at: &mut Option<u64>) -> 
         return Ok(());
     }
     log.line(lines::saving_checkpoint(Timestamp::now(), n, &root, FORMAT))?;
-    t.timers.start("save-checkpoint", TRACE_ONLY);
+    t.timers.start("save-checkpoint", SCOPE_ONLY);
     t.save(&root)?;
     t.timers.stop("save-checkpoint");
     *saved_at = Some(n);
@@ -187,7 +176,7 @@ fn save(t: &mut Trainer, log: &mut Reporter<'_>, saved_at: &mut Option<u64>) -> 
 }
 
 fn evaluate(t: &mut Trainer, log: &mut Reporter<'_>, set: EvalSet, point: EvaluationPoint) -> Result<()> {
-    t.timers.start("eval-time", TRACE_ONLY);
+    t.timers.start("eval-time", SCOPE_ONLY);
     let loss = t.evaluate(set)?;
     t.timers.stop("eval-time");
     match loss {

@@ -148,11 +148,26 @@ impl Trainer {
         let data = bridge::data_config(&t.config, &*t.tokenizer, vocab, t.train_iters)?;
         let datasets = build_datasets(&data)?;
         let table = data_table(&data, &datasets);
+        t.graphs();
         t.notices.push(table.to_string());
         t.notices.extend(t.world.links_line());
         t.notices.extend(table.notes().iter().chain(&datasets.notices).map(|n| format!("note: {n}")));
         t.data = sources(&t.config, datasets, &t.cx)?;
         Ok(t)
+    }
+
+    /// Steps are graphs where that is asked for and the device has them; the log says which.
+    fn graphs(&mut self) {
+        let Some(steps) = self.config.train.steps_before_graphs else { return };
+        if self.cx.device.graphs().is_some() {
+            self.steps_before_graphs = Some(steps);
+            self.notices
+                .push(format!("CUDA graphs: after {steps} steps, forward and backward of a step are one graph"));
+        } else {
+            let name = &self.cx.device.info().name;
+            self.notices
+                .push(format!("no effect: --cuda-graph-impl (CUDA graphs are of CUDA devices; this is {name})"));
+        }
     }
 
     /// All but the data.
@@ -194,6 +209,7 @@ impl Trainer {
             batches,
             data: Sources::default(),
             train_iters,
+            steps_before_graphs: None,
             notices: vec![],
         })
     }

@@ -73,9 +73,10 @@ impl Trainer {
     pub fn step(&mut self, leave: Leave) -> Result<StepReport> {
         let samples = self.batches.current().running_global_batch_size;
         let micros = self.next_batch()?;
-        let losses = self.gradients(micros.len(), |i| &micros[i])?;
-        let own = self.gather_stats(leave, losses)?;
-        let sums = self.cx.sum_stats()?;
+        let (own, sums) = self.as_graph(|t| {
+            let losses = t.gradients(micros.len(), |i| &micros[i])?;
+            Ok((t.gather_stats(leave, losses)?, t.cx.sum_stats()?))
+        })?;
         let stats = host::read_f32(&*self.cx.device, &self.cx.stream, &sums)?;
         let report = match self.judge(&stats, samples) {
             Err(e @ Error::NotFinite { .. }) => return Err(self.blame(e, own)?),
@@ -91,6 +92,20 @@ impl Trainer {
         self.scaler.update(report.decision == Decision::Skip(ferrotron_optim::SkipReason::GradientOverflow));
         self.advance(samples)?;
         Ok(report)
+    }
+
+    /// Does `work`, during which the host does not wait for the device: as one graph of the device, when that is asked for
+    /// and the first steps, which take memory and make ready, are done.
+    fn as_graph<T>(&mut self, work: impl FnOnce(&mut Trainer) -> Result<T>) -> Result<T> {
+        let (device, home) = (self.cx.device.clone(), self.cx.stream.clone());
+        match (device.graphs(), &mut self.steps_before_graphs) {
+            (Some(graphs), Some(0)) => graphs.of(&home, || work(self)),
+            (_, Some(steps)) => {
+                *steps = steps.saturating_sub(1);
+                work(self)
+            }
+            (_, None) => work(self),
+        }
     }
 
     /// A step on a device that holds no values: every call of [`Trainer::step`] but the reading of its numbers, as if

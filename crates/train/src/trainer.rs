@@ -51,6 +51,8 @@ pub struct Trainer {
     pub timers: Timers,
     /// Length of the run in iterations.
     pub train_iters: u64,
+    /// Steps to come before those that are graphs of the device; `None` when none will be.
+    pub steps_before_graphs: Option<u64>,
     /// What the user should know about the data.
     pub notices: Vec<String>,
 }

@@ -42,11 +42,12 @@ calls! {
     fn cuEventSynchronize(event: CUevent) |w| {
         let engine = w.engine()?;
         match w.get(event as usize)? {
-            Object::Event { mark: Some(mark) } => match engine.wait_on_host(&mark, None) {
+            Object::Event { collected: Some(mark), .. } => Err(w.ask_collected(engine, &mark)),
+            Object::Event { mark: Some(mark), .. } => match engine.wait_on_host(&mark, None) {
                 Some(Err(f)) => Err(f.code),
                 _ => Ok(()),
             },
-            Object::Event { mark: None } => Ok(()),
+            Object::Event { .. } => Ok(()),
             _ => Err(code::INVALID_HANDLE),
         }
     }

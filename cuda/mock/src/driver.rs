@@ -155,11 +155,13 @@ calls! {
     }
     fn cuStreamDestroy_v2(stream: CUstream) |w| {
         let (engine, id) = w.stream(stream as usize)?;
+        w.not_captured((engine, id))?;
         w.remove(stream as usize)?;
         ended(engine.end_stream(id, false))
     }
     fn cuStreamSynchronize(stream: CUstream) |w| {
         let (engine, id) = w.stream(stream as usize)?;
+        w.not_captured((engine, id))?;
         match ended(engine.synchronize(id, None))? {
             Some(Err(f)) => Err(f.code),
             _ => Ok(()),
@@ -167,17 +169,22 @@ calls! {
     }
     fn cuStreamQuery(stream: CUstream) |w| {
         let (engine, id) = w.stream(stream as usize)?;
+        w.not_captured((engine, id))?;
         if let Some(f) = ended(engine.fault(id))? {
             return Err(f.code);
         }
         // who asks learns nothing of what is ordered: a thread that only watches must not hide a wait that is missing
         if ended(engine.tasks_left(id))? > 0 { Err(code::NOT_READY) } else { Ok(()) }
     }
-    fn cuStreamWaitEvent(stream: CUstream, event: CUevent, _flags: c_uint) |w| {
+    fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) |w| {
         let (engine, id) = w.stream(stream as usize)?;
         match w.get(event as usize)? {
-            Object::Event { mark: Some(mark) } => ended(engine.wait(id, &mark)),
-            Object::Event { mark: None } => {
+            Object::Event { collected: Some(mark), .. } => w.wait_collected((engine, id), &mark, flags),
+            Object::Event { mark: Some(mark), .. } => match w.wait_outer((engine, id), event as usize, flags)? {
+                true => Ok(()),
+                false => ended(engine.wait(id, &mark)),
+            },
+            Object::Event { .. } => {
                 engine.broke("a stream waits for an event that was never recorded: no wait at all");
                 Ok(())
             }
@@ -196,7 +203,7 @@ calls! {
     fn cuEventCreate(event: *mut CUevent, _flags: c_uint) |w| {
         w.current()?;
         // SAFETY: out-parameter.
-        unsafe { put(event, w.add(Object::Event { mark: None }) as *mut c_void) }
+        unsafe { put(event, w.add(Object::Event { mark: None, collected: None }) as *mut c_void) }
     }
     fn cuEventDestroy_v2(event: CUevent) |w| {
         w.current()?;
@@ -204,9 +211,12 @@ calls! {
     }
     fn cuEventRecord(event: CUevent, stream: CUstream) |w| {
         let (engine, id) = w.stream(stream as usize)?;
-        let made = ended(engine.record(id))?;
+        let made = match w.mark((engine, id)) {
+            Some(mark) => (None, Some(mark)),
+            None => (Some(ended(engine.record(id))?), None),
+        };
         match lock(&w.objects).get_mut(&(event as usize)) {
-            Some(Object::Event { mark }) => *mark = Some(made),
+            Some(Object::Event { mark, collected }) => (*mark, *collected) = made,
             _ => return Err(code::INVALID_HANDLE),
         }
         Ok(())
@@ -214,7 +224,8 @@ calls! {
     fn cuEventQuery(event: CUevent) |w| {
         let engine = w.engine()?;
         match w.get(event as usize)? {
-            Object::Event { mark } if mark.as_ref().is_none_or(|m| engine.query(m)) => Ok(()),
+            Object::Event { collected: Some(mark), .. } => Err(w.ask_collected(engine, &mark)),
+            Object::Event { mark, .. } if mark.as_ref().is_none_or(|m| engine.query(m)) => Ok(()),
             Object::Event { .. } => Err(code::NOT_READY),
             _ => Err(code::INVALID_HANDLE),
         }

@@ -167,7 +167,9 @@ fn copy(
     if pageable {
         // as documented: the call may return after the copy; but who relies on that has lost the overlap
         engine.broke(format!("{name} with pageable host memory waits for the copy: use cuMemHostAlloc"));
-        if let Some(Err(f)) = ended(engine.synchronize(id, None))? {
+        if !w.is_captured((engine, id))
+            && let Some(Err(f)) = ended(engine.synchronize(id, None))?
+        {
             return Err(f.code);
         }
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use ferrotron_cuda_sys::CUstream;
-use ferrotron_mock::{Access, Call, CollectiveError, Element, Fault, Group, Item, Kind, Reduction, StreamId, Task};
+use ferrotron_mock::{Access, Call, CollectiveError, Element, Fault, Group, Item, Kind, Reduction, StreamId};
 use ferrotron_nccl_sys::{
     self as sys, NCCL_CONFIG_MAGIC, ncclComm_t, ncclConfig_v21400, ncclDataType_t, ncclRedOp_t, ncclResult_t,
     ncclUniqueId,
@@ -104,7 +104,7 @@ fn queue(
     comm: &Arc<Comm>,
     stream: usize,
     accesses: Vec<Access>,
-    work: impl FnOnce(&Group, usize) -> Result<(), CollectiveError> + Send + 'static,
+    work: impl Fn(&Group, usize) -> Result<(), CollectiveError> + Send + Sync + 'static,
 ) -> Answer<()> {
     let w = world();
     let (engine, id) = w.stream(stream).map_err(|_| sys::ncclInvalidArgument)?;
@@ -119,7 +119,7 @@ fn queue(
     let lost = engine.faults().visit(&format!("lost:{name}")).is_some();
     let slow = engine.faults().visit(&format!("slow:{name}")).map(|ms| Duration::from_millis(ms.unsigned_abs().into()));
     let (group, rank, device, state) = (comm.group.clone(), comm.rank, comm.device, comm.state.clone());
-    let task = Task::new(name, accesses, move || {
+    let run = move || {
         let late = if lost { group.dawdle(rank, None) } else { slow.map_or(Ok(()), |t| group.dawdle(rank, Some(t))) };
         match late.and_then(|()| work(&group, rank)) {
             // the kernel of an aborted communicator ends without an error of the stream; nobody reads what it left
@@ -130,8 +130,8 @@ fn queue(
                 Err(Fault { code: LAUNCH_FAILED, text: e.to_string() })
             }
         }
-    });
-    engine.enqueue(id, task).map_err(|_| sys::ncclInvalidArgument)
+    };
+    w.enqueue((engine, id), name, accesses, run).map_err(|_| sys::ncclInvalidArgument)
 }
 
 /// A collective: now, or at the end of the group of calls. Buffers are addresses and elements.
@@ -151,7 +151,7 @@ fn collective(
     let start = move || {
         let touched = vec![Access::write(recv.0, recv.1), Access::read(send.0, send.1)];
         // SAFETY: the engine found both buffers live; they are this task's until it ends.
-        queue(name, &comm, stream, touched, move |group, rank| unsafe { group.call(rank, call, send, recv) })
+        queue(name, &comm, stream, touched, move |group, rank| unsafe { group.call(rank, call.clone(), send, recv) })
     };
     GROUP.with_borrow_mut(|g| match g {
         Some(calls) => {

@@ -3,13 +3,14 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ferrotron_cuda_emulator::{Emulator, build, default_folder, kernels_folder};
 use ferrotron_cuda_sys::code;
 use ferrotron_mock::{Access, Engine, Fault, Mark, Options, StreamId, Task};
 
 use crate::blas::{Desc, Layout, Preference};
+use crate::graph::{Capture, Collected, Exec, Graph, Work};
 
 /// Devices of the mock.
 pub const DEVICES: usize = 8;
@@ -21,13 +22,32 @@ pub const LAUNCH_FAILED: i32 = 719;
 /// What a handle stands for.
 #[derive(Clone)]
 pub enum Object {
-    Context { device: usize },
-    Stream { device: usize, id: StreamId },
-    Event { mark: Option<Mark> },
-    Physical { device: usize, bytes: usize },
+    Context {
+        device: usize,
+    },
+    Stream {
+        device: usize,
+        id: StreamId,
+    },
+    /// Where it was recorded last: in a stream's work, or in a capture.
+    Event {
+        mark: Option<Mark>,
+        collected: Option<Collected>,
+    },
+    Graph(Arc<Graph>),
+    Exec(Exec),
+    Physical {
+        device: usize,
+        bytes: usize,
+    },
     Module,
-    Function { name: String, shared: usize },
-    Lt { device: usize },
+    Function {
+        name: String,
+        shared: usize,
+    },
+    Lt {
+        device: usize,
+    },
     Desc(Desc),
     Layout(Layout),
     Preference(Preference),
@@ -44,6 +64,8 @@ pub struct World {
     pub pinned: Mutex<HashMap<usize, usize>>,
     /// Mapped ranges that no device may touch yet.
     pub closed: Mutex<BTreeMap<usize, usize>>,
+    /// Captures by number; those that have ended are gone.
+    pub captures: Mutex<Vec<Option<Capture>>>,
     pub seed: u64,
     pub launches: AtomicUsize,
     /// Tell of every broken rule on standard error at once: for programs that a test starts.
@@ -80,6 +102,7 @@ pub fn world() -> &'static World {
             objects: Mutex::default(),
             pinned: Mutex::default(),
             closed: Mutex::default(),
+            captures: Mutex::default(),
             seed,
             launches: AtomicUsize::new(0),
             next: AtomicUsize::new(1),
@@ -150,14 +173,20 @@ impl World {
         }
     }
 
-    /// Queues work. Memory that is mapped but not opened to the device is none.
+    /// Queues work, or adds it to the graph when the stream is captured: the one door by which work reaches a stream.
     pub fn enqueue(
         &self,
-        (engine, id): (&Engine, StreamId),
+        at: (&Engine, StreamId),
         name: &str,
         accesses: Vec<Access>,
-        run: impl FnOnce() -> Result<(), Fault> + Send + 'static,
+        run: impl Fn() -> Result<(), Fault> + Send + Sync + 'static,
     ) -> Answer<()> {
+        self.put(at, Work { name: name.into(), accesses, run: Arc::new(run) })
+    }
+
+    /// Queues work. Memory that is mapped but not opened to the device is none.
+    pub fn start(&self, (engine, id): (&Engine, StreamId), work: Work) -> Answer<()> {
+        let Work { name, accesses, run } = work;
         let closed = lock(&self.closed);
         let shut = |a: &Access| closed.iter().any(|(&at, &n)| a.at < at + n && at < a.at + a.bytes);
         let task = if accesses.iter().any(shut) {
@@ -165,7 +194,7 @@ impl World {
             let text = "memory without access rights".to_string();
             Task::new(name, vec![], || Err(Fault { code: code::ILLEGAL_ADDRESS, text }))
         } else {
-            Task::new(name, accesses, run)
+            Task::new(name, accesses, move || run())
         };
         engine.enqueue(id, task).map_err(|_| code::INVALID_HANDLE)
     }

@@ -23,6 +23,13 @@ fn driver() -> HeaderCheck {
         win32HandleMetaData as win32HandleMetaData,
         allocFlags as allocFlags,
     );
+    header_layout!(
+        check,
+        CUgraphExecUpdateResultInfo,
+        result as result,
+        errorNode as errorNode,
+        errorFromNode as errorFromNode,
+    );
     check.functions(Driver::SIGNATURES);
     check
 }

@@ -51,6 +51,20 @@ codes! {
     ILLEGAL_ADDRESS c"CUDA_ERROR_ILLEGAL_ADDRESS" = 700;
     /// A kernel failed.
     LAUNCH_FAILED c"CUDA_ERROR_LAUNCH_FAILED" = 719;
+    /// Not while a stream is captured.
+    STREAM_CAPTURE_UNSUPPORTED c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED" = 900;
+    /// Something before has spoilt the capture.
+    STREAM_CAPTURE_INVALIDATED c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED" = 901;
+    /// The stream that ends a capture did not begin it.
+    STREAM_CAPTURE_UNMATCHED c"CUDA_ERROR_STREAM_CAPTURE_UNMATCHED" = 903;
+    /// A stream takes part that nobody waits for.
+    STREAM_CAPTURE_UNJOINED c"CUDA_ERROR_STREAM_CAPTURE_UNJOINED" = 904;
+    /// A captured stream waits for work outside.
+    STREAM_CAPTURE_ISOLATION c"CUDA_ERROR_STREAM_CAPTURE_ISOLATION" = 905;
+    /// An event of a capture is not for this.
+    CAPTURED_EVENT c"CUDA_ERROR_CAPTURED_EVENT" = 907;
+    /// Two graphs are not of one shape.
+    GRAPH_EXEC_UPDATE_FAILURE c"CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE" = 910;
 }
 
 /// What to do about a code.
@@ -89,6 +103,21 @@ const ADVICE: &[(&[i32], &str)] = &[
     (&[701], "a kernel asks for more registers or shared memory than the chip has; please report it"),
     (&[702], "a kernel ran into the display's time limit: train on a GPU without a display"),
     (&[LAUNCH_FAILED], "a kernel failed: look for an Xid in dmesg, and run again with CUDA_LAUNCH_BLOCKING=1"),
+    (
+        &[
+            STREAM_CAPTURE_UNSUPPORTED,
+            STREAM_CAPTURE_INVALIDATED,
+            902,
+            STREAM_CAPTURE_UNMATCHED,
+            STREAM_CAPTURE_UNJOINED,
+            STREAM_CAPTURE_ISOLATION,
+            906,
+            CAPTURED_EVENT,
+            908,
+            GRAPH_EXEC_UPDATE_FAILURE,
+        ],
+        "a CUDA graph cannot be made of this step: run without --enable-cuda-graph and --cuda-graph-impl, and please report it",
+    ),
     (&[802], "the system is not ready: start the fabric manager (systemctl start nvidia-fabricmanager)"),
     (&[803], "the driver's library and kernel module differ: reload the module or restart the host"),
     (&[804], "the compatibility libraries do not serve this GPU: install a newer driver"),

@@ -86,7 +86,8 @@ ferrotron_dynlib::table! {
             fn cuStreamSynchronize(stream: CUstream) -> CUresult;
             /// Whether the stream is idle, else `CUDA_ERROR_NOT_READY`, or the error of its kernels.
             fn cuStreamQuery(stream: CUstream) -> CUresult;
-            /// Later work of the stream waits for the event as it was last recorded.
+            /// Later work of the stream waits for the event as it was last recorded. `flags` is 0, or while the stream is
+            /// captured [`CU_EVENT_WAIT_EXTERNAL`] for an event that is not of the capture.
             fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) -> CUresult;
             /// An event.
             fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> CUresult;
@@ -98,6 +99,22 @@ ferrotron_dynlib::table! {
             fn cuEventQuery(event: CUevent) -> CUresult;
             /// Runs a function on the host in stream order.
             fn cuLaunchHostFunc(stream: CUstream, function: CUhostFn, data: *mut c_void) -> CUresult;
+            /// From here on the stream's work is collected, not run, and that of every stream that comes to wait for it.
+            fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_int) -> CUresult;
+            /// Ends it; what was collected. Every stream that took part must have been waited for.
+            fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> CUresult;
+            /// A graph that can be launched.
+            fn cuGraphInstantiateWithFlags(exec: *mut CUgraphExec, graph: CUgraph, flags: u64) -> CUresult;
+            /// Gives it the parameters of a graph of the same shape, from its next launch on.
+            fn cuGraphExecUpdate_v2(
+                exec: CUgraphExec, graph: CUgraph, result: *mut CUgraphExecUpdateResultInfo,
+            ) -> CUresult;
+            /// Runs all of it in stream order.
+            fn cuGraphLaunch(exec: CUgraphExec, stream: CUstream) -> CUresult;
+            /// Gives up what can be launched.
+            fn cuGraphExecDestroy(exec: CUgraphExec) -> CUresult;
+            /// Gives up what was collected.
+            fn cuGraphDestroy(graph: CUgraph) -> CUresult;
             /// Kernels from a fatbin, cubin or PTX text. Values of options are pointers or numbers in pointers.
             fn cuModuleLoadDataEx(
                 module: *mut CUmodule, image: *const c_void, count: c_uint, options: *mut c_int, values: *mut *mut c_void,

@@ -9,10 +9,12 @@ pub mod code;
 mod driver;
 mod nvrtc;
 mod places;
+mod profiler;
 mod types;
 
 pub use blas::*;
 pub use driver::Driver;
 pub use nvrtc::*;
 pub use places::Environment;
+pub use profiler::Profiler;
 pub use types::*;

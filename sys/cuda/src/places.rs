@@ -43,7 +43,8 @@ impl Environment {
         places
     }
 
-    fn search(&self, names: &[&str]) -> Search {
+    /// A library of CUDA's by its names, the best first.
+    pub fn search(&self, names: &[&str]) -> Search {
         Search::new(names.iter().copied()).places(self.places())
     }
 

@@ -18,6 +18,12 @@ pub type CUevent = *mut c_void;
 pub type CUmodule = *mut c_void;
 /// A kernel.
 pub type CUfunction = *mut c_void;
+/// Work that was collected.
+pub type CUgraph = *mut c_void;
+/// The same, to launch.
+pub type CUgraphExec = *mut c_void;
+/// A part of it.
+pub type CUgraphNode = *mut c_void;
 /// Memory without an address.
 pub type CUmemGenericAllocationHandle = u64;
 /// A function that a stream calls on the host. It may not call the driver.
@@ -59,6 +65,18 @@ pub struct CUmemAccessDesc {
     pub flags: c_int,
 }
 
+/// Why a graph does not take the parameters of another.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUgraphExecUpdateResultInfo {
+    /// 0 when it does; see the vendor's `CUgraphExecUpdateResult`.
+    pub result: c_int,
+    /// The part that is in the way, or null.
+    pub errorNode: CUgraphNode,
+    /// The one that it depends on, or null.
+    pub errorFromNode: CUgraphNode,
+}
+
 ferrotron_dynlib::constants! { CONSTANTS:
     /// Threads of a block.
     CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: c_int = 1;
@@ -74,6 +92,10 @@ ferrotron_dynlib::constants! { CONSTANTS:
     CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: c_int = 115;
     /// No order against the default stream.
     CU_STREAM_NON_BLOCKING: u32 = 1;
+    /// Captures do not keep any thread from anything else.
+    CU_STREAM_CAPTURE_MODE_RELAXED: c_int = 2;
+    /// A captured stream waits for an event of no capture.
+    CU_EVENT_WAIT_EXTERNAL: u32 = 1;
     /// Events that only order.
     CU_EVENT_DISABLE_TIMING: u32 = 2;
     /// Dynamic shared memory that a kernel may be launched with.

@@ -1,6 +1,8 @@
 //! What the end-to-end tests share: a temporary folder, a tiny command line, the program, its log without times.
 #![allow(dead_code)] // each test file uses its part
 
+pub mod heard;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

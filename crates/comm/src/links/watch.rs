@@ -70,7 +70,7 @@ impl Watched {
         while let Some(f) = flights.pop_front_if(|f| f.done.is_done()) {
             self.log.finished(f.id, true);
         }
-        let Some(first) = flights.front_mut().filter(|f| f.ready.is_done()) else { return };
+        let Some(first) = flights.front_mut().filter(|f| f.ready.has_begun()) else { return };
         let since = *first.running.get_or_insert_with(|| {
             self.log.running(first.id);
             Instant::now()

@@ -36,6 +36,8 @@ const ACTS: &[&str] = &[
     "--no-pad-vocab-size", "--pad-vocab-size-to", "--vocab-size",
     // sums in a fixed order, where the device does not give them anyway
     "--deterministic-mode", "--npu-deterministic", "--use-deter-comp",
+    // CUDA graphs
+    "--enable-cuda-graph", "--external-cuda-graph", "--cuda-graph-impl", "--cuda-graph-warmup-steps",
     // recomputation
     "--recompute-activations", "--recompute-granularity", "--recompute-method", "--recompute-num-layers",
     "--recompute-modules", "--activations-checkpoint-method", "--activations-checkpoint-num-layers",
@@ -86,7 +88,7 @@ const ACTS: &[&str] = &[
     "--log-validation-ppl-to-tensorboard", "--log-memory-to-tensorboard", "--log-memory-interval",
     "--log-world-size-to-tensorboard",
     "--wandb-project", "--wandb-exp-name", "--wandb-save-dir", "--wandb-entity", "--profile", "--profile-step-start",
-    "--profile-step-end", "--profile-ranks", "--profile-save-path", "--report", "--prometheus-port", "--console",
+    "--profile-step-end", "--profile-ranks", "--profile-save-path", "--nvtx-ranges", "--report", "--prometheus-port", "--console",
     "--peak-tflops", "--mlflow-dir", "--mlflow-experiment",
     "--iterations-to-skip", "--full-validation", "--apply-wd-to-qk-layernorm",
     // ranks
@@ -113,11 +115,14 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
             "--gemm-gradient-accumulation-fusion", "--transformer-impl", "--disable-jit-fuser", "--fused-residual-rmsnorm",
             "--use-transformer-engine-op-fuser", "--use-te-activation-func", "--disable-mem-efficient-ln",
             "--abort-on-unmet-fused-kernel-constraints", "--jit-compile", "--shape-order", "--use-fused-lightning-indexer",
-            "--enable-cuda-graph", "--external-cuda-graph", "--cuda-graph-impl", "--cuda-graph-scope", "--cuda-graph-modules",
-            "--cuda-graph-warmup-steps", "--te-rng-tracker", "--inference-rng-tracker", "--symmetric-ar-type",
+            "--te-rng-tracker", "--inference-rng-tracker", "--symmetric-ar-type",
             "--disable-bf16-reduced-precision-matmul", "--batch-invariant-mode", "--batch-invariant-backend",
             "--output-layer-slice-num", "--coc-fused-kernel", "--use-ascend-mc2", "--use-mc2", "--use-ascend-coc",
         ],
+    ),
+    (
+        "a CUDA graph here is the forward and backward of a whole step",
+        &["--cuda-graph-scope", "--cuda-graph-modules"],
     ),
     (
         "selects between upstream's code paths; there is one here",
@@ -223,7 +228,7 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
             "--one-logger-entity", "--app-tag-run-name", "--app-tag-run-version", "--log-straggler",
             "--straggler-ctrlr-port", "--straggler-minmax-count", "--disable-straggler-on-startup",
             "--run-workload-inspector-server", "--gpu-sniff-test-interval", "--log-device-memory-used", "--log-energy",
-            "--rerun-mode", "--error-injection-rate", "--error-injection-type", "--nvtx-ranges", "--otel-enabled", "--otel-service-name",
+            "--rerun-mode", "--error-injection-rate", "--error-injection-type", "--otel-enabled", "--otel-service-name",
             "--otel-span-groups", "--log-optimizer-states-to-tensorboard", "--codecarbon-dir", "--train-sync-interval",
             "--check-weight-hash-across-dp-replicas-interval",
         ],

@@ -115,6 +115,8 @@ pub struct LogConfig {
     pub mlflow: Option<(PathBuf, String)>,
     /// Chrome trace.
     pub profile: Option<ProfileConfig>,
+    /// Every scope as an NVTX range.
+    pub nvtx_ranges: bool,
 }
 
 /// A Weights & Biases run folder (`wandb sync` sends it; this program does not).

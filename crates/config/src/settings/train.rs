@@ -34,6 +34,8 @@ pub struct TrainConfig {
     pub grad_norm_skip_threshold: Option<f64>,
     /// What backward computes again.
     pub recompute: Recompute,
+    /// Steps of a run before those whose forward and backward are one CUDA graph; `None`: none are.
+    pub steps_before_graphs: Option<u64>,
     /// When to leave early.
     pub exit: ExitConfig,
 }

@@ -47,6 +47,7 @@ pub(super) fn check(c: &mut Checker) -> LogConfig {
         wandb: wandb(c),
         mlflow: mlflow(c),
         profile: profile(c),
+        nvtx_ranges: c.args.flag("nvtx_ranges"),
     }
 }
 

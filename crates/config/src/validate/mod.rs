@@ -97,7 +97,7 @@ pub fn validate(
     let batch = batch::check(&mut c, &parallel);
     let length = schedule::length(&mut c);
     let (lr, weight_decay) = schedule::check(&mut c, length);
-    let train = train::check(&mut c, &parallel, batch, length);
+    let mut train = train::check(&mut c, &parallel, batch, length);
     let optim = optim::check(&mut c, lr, weight_decay, train.params_dtype);
     let eval = batch::check_eval(&mut c, &parallel, &train);
     let checkpoint = checkpoint::check(&mut c);
@@ -109,6 +109,7 @@ pub fn validate(
         _ => DeviceKind::Auto,
     };
     model.moe = moe::check(&mut c, &mut parallel, model.ffn_hidden_size);
+    train.steps_before_graphs = vendor::graphs(&mut c, model.moe.is_some(), device);
     vendor::check(&mut c, &parallel, device);
     c.report_missing();
     if strict {

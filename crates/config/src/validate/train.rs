@@ -78,6 +78,7 @@ pub(super) fn check(c: &mut Checker, p: &ParallelConfig, batch: Batch, length: R
         loss_spike_threshold: positive(c, "loss_spike_threshold"),
         grad_norm_skip_threshold: positive(c, "grad_norm_skip_threshold"),
         recompute: recompute(c, p),
+        steps_before_graphs: None,
         exit: exit(c),
     }
 }

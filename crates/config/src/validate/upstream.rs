@@ -94,6 +94,9 @@ pub const RULES: &[Rule] = &[
     rule("removed flags", "--external-cuda-graph means transformer_engine", Applies, "--external-cuda-graph", 1, Becomes("cuda_graph_impl", "transformer_engine")),
     rule("removed flags", "CUDA graphs are asked for in one way", Applies, "--enable-cuda-graph --external-cuda-graph", 1, Refused("in two ways")),
     rule("removed flags", "--cuda-graph-scope excludes --cuda-graph-modules", Applies, "--cuda-graph-scope full --cuda-graph-modules attn", 1, Refused("give one")),
+    rule("removed flags", "CUDA graphs are of CUDA devices", Applies, "--device cpu --cuda-graph-impl local", 1, Noticed("no effect: --cuda-graph-impl (CUDA graphs are of CUDA devices)")),
+    rule("removed flags", "graphs of parts of a layer, which upstream makes with experts, are not there", Overridden, "--device cuda --cuda-graph-impl transformer_engine --disable-bias-linear --num-experts 2", 1, Noticed("no effect: --cuda-graph-impl (with experts")),
+    rule("removed flags", "steps before the first graph", Applies, "--device cuda --cuda-graph-impl local --cuda-graph-warmup-steps 0", 1, Noticed("the first step of a run is never a graph")),
     rule("removed flags", "--no-weight-decay-cond-type has one value", Applies, "--no-weight-decay-cond-type apply_wd_to_qk_layernorm", 1, Becomes("apply_wd_to_qk_layernorm", "True")),
     rule("removed flags", "--no-weight-decay-cond-type has no other value", Applies, "--no-weight-decay-cond-type length", 1, Refused("is no choice of it")),
     // parallel sizes

@@ -1,13 +1,13 @@
 //! Rules that upstream has for its back ends: CUDA streams and graphs, FSDP, offloading. Those that only protect
 //! another vendor's software are warnings here.
 
+use super::NoticeKind;
 use super::checker::Checker;
 use crate::settings::{DeviceKind, ParallelConfig};
 use crate::value::Value;
 
 pub(super) fn check(c: &mut Checker, p: &ParallelConfig, device: DeviceKind) {
     connections(c, p, device);
-    graphs(c);
     offloading(c, p);
     fsdp(c, p);
     hybrid_context(c, p);
@@ -57,7 +57,8 @@ fn connections(c: &mut Checker, p: &ParallelConfig, device: DeviceKind) {
     }
 }
 
-fn graphs(c: &mut Checker) {
+/// Steps before those that are CUDA graphs, if any are. Call when experts are known.
+pub(super) fn graphs(c: &mut Checker, experts: bool, device: DeviceKind) -> Option<u64> {
     let (local, external) = (c.args.flag("enable_cuda_graph"), c.args.flag("external_cuda_graph"));
     let chosen = c.args.text("cuda_graph_impl").is_some_and(|name| name != "none");
     let flags = ["--enable-cuda-graph", "--external-cuda-graph", "--cuda-graph-impl"];
@@ -71,6 +72,25 @@ fn graphs(c: &mut Checker) {
         let flags = ["--cuda-graph-scope", "--cuda-graph-modules"];
         c.invalid(&flags, "--cuda-graph-scope is the old name of --cuda-graph-modules; give one");
     }
+    if c.args.text("cuda_graph_impl").is_none_or(|name| name == "none") {
+        return None;
+    }
+    let why_not = match device {
+        DeviceKind::Cpu | DeviceKind::Npu => Some("CUDA graphs are of CUDA devices"),
+        // Upstream makes graphs of some parts of a layer then (--cuda-graph-modules).
+        _ if experts => Some("with experts the sizes in a step depend on its tokens, and a graph has one size"),
+        _ => None,
+    };
+    if let Some(why) = why_not {
+        c.notice(NoticeKind::NoEffect, format!("no effect: --cuda-graph-impl ({why})"));
+        return None;
+    }
+    const WARMUP: &str = "cuda_graph_warmup_steps";
+    let steps = c.long_from(WARMUP, 0).unwrap_or(3);
+    if steps == 0 {
+        c.warn("--cuda-graph-warmup-steps 0: the first step of a run is never a graph, since it takes its memory");
+    }
+    Some(steps.max(1))
 }
 
 fn offloading(c: &mut Checker, p: &ParallelConfig) {
