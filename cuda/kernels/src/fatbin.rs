@@ -52,32 +52,38 @@ pub fn length(bytes: &[u8]) -> Result<usize, Damaged> {
 
 /// The entries in order; compressed ones decompressed.
 pub fn entries(bytes: &[u8]) -> Result<Vec<Entry<'_>>, Damaged> {
-    let bytes = part(bytes, 0, length(bytes)?)?;
-    let (mut at, mut found) = (size::<2>(bytes, 6)?, Vec::new());
-    while at < bytes.len() {
-        let (header, padded) = (size::<4>(bytes, at + 4)?, size::<8>(bytes, at + 8)?);
+    let all = part(bytes, 0, length(bytes)?)?;
+    let (mut at, mut found) = (size::<2>(all, 6)?, Vec::new());
+    while at < all.len() {
+        let (header, padded) = (size::<4>(all, at + 4)?, size::<8>(all, at + 8)?);
         if header < ENTRY_HEADER {
             return Err(Damaged { what: "an entry's header that is too short", at });
         }
-        part(bytes, at, header)?;
-        let kind = match number::<2>(bytes, at)? {
+        part(all, at, header)?;
+        let kind = match number::<2>(all, at)? {
             1 => Kind::Ptx,
             2 => Kind::Cubin,
             _ => return Err(Damaged { what: "an entry that is neither PTX nor machine code", at }),
         };
-        let payload = part(bytes, at + header, padded)?;
-        let flags = number::<8>(bytes, at + 40)?;
-        let chip = number::<4>(bytes, at + 28)? as u32;
-        let bytes = if flags & LZ4 != 0 {
-            let block = part(payload, 0, size::<4>(bytes, at + 16)?)?;
-            Cow::Owned(lz4::decompress(block, size::<8>(bytes, at + 56)?)?)
+        let payload = part(all, at + header, padded)?;
+        let flags = number::<8>(all, at + 40)?;
+        let chip = number::<4>(all, at + 28)? as u32;
+        let mut bytes = if flags & LZ4 != 0 {
+            let block = part(payload, 0, size::<4>(all, at + 16)?)?;
+            Cow::Owned(lz4::decompress(block, size::<8>(all, at + 56)?)?)
         } else if flags & ZSTD != 0 {
             return Err(Damaged { what: "an entry in Zstandard, which older drivers do not read", at });
         } else {
-            // the padding of a text is NULs
-            let end = payload.iter().rposition(|b| *b != 0).map_or(0, |i| i + 1);
-            Cow::Borrowed(if kind == Kind::Ptx { &payload[..end] } else { payload })
+            Cow::Borrowed(payload)
         };
+        if kind == Kind::Ptx {
+            // a text ends where its NULs begin
+            let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+            match &mut bytes {
+                Cow::Owned(text) => text.truncate(end),
+                Cow::Borrowed(text) => *text = &text[..end],
+            }
+        }
         found.push(Entry { kind, chip, bytes });
         at += header + padded;
     }
