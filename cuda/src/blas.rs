@@ -23,9 +23,43 @@ struct Shape {
     trans_b: bool,
     ab: DType,
     c: DType,
-    bias: bool,
+    epilogue: u32,
     /// Bytes of alignment of A, B and C.
     alignment: [u32; 3],
+}
+
+/// What follows a product.
+#[derive(Clone, Copy)]
+pub enum After<'a> {
+    /// A bias is added, if there is one, of C's type.
+    Bias(Option<&'a Tensor>),
+    /// And GELU by tanh is applied to what it is now, which goes to this tensor.
+    Gelu(Option<&'a Tensor>, &'a Tensor),
+    /// It is multiplied by GELU's slope at this tensor.
+    GeluSlope(&'a Tensor),
+}
+
+impl<'a> After<'a> {
+    fn epilogue(self) -> u32 {
+        match self {
+            After::Bias(None) => sys::CUBLASLT_EPILOGUE_DEFAULT,
+            After::Bias(Some(_)) => sys::CUBLASLT_EPILOGUE_BIAS,
+            After::Gelu(None, _) => sys::CUBLASLT_EPILOGUE_GELU_AUX,
+            After::Gelu(Some(_), _) => sys::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+            After::GeluSlope(_) => sys::CUBLASLT_EPILOGUE_DGELU,
+        }
+    }
+
+    /// The descriptor's pointers.
+    fn pointers(self) -> impl Iterator<Item = (i32, &'a Tensor)> {
+        let (bias, other) = match self {
+            After::Bias(bias) => (bias, None),
+            After::Gelu(bias, inner) => (bias, Some(inner)),
+            After::GeluSlope(inner) => (None, Some(inner)),
+        };
+        let bias = bias.map(|t| (sys::CUBLASLT_MATMUL_DESC_BIAS_POINTER, t));
+        bias.into_iter().chain(other.map(|t| (sys::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, t)))
+    }
 }
 
 /// A product that is ready to run, or that the library has no algorithm for.
@@ -91,7 +125,7 @@ impl Blas {
         Ok(Blas { shared, handle: handle as usize, plans: Mutex::default() })
     }
 
-    /// `c = alpha op(a) op(b) + beta c (+ bias, of c's type)`; `Ok(false)`: the library has no algorithm for that.
+    /// `c = alpha op(a) op(b) + beta c`, and what follows; `Ok(false)`: the library has no algorithm for that.
     pub fn product(
         &self,
         core: &Core,
@@ -99,7 +133,7 @@ impl Blas {
         (m, n, k): (usize, usize, usize),
         a: Matrix,
         b: Matrix,
-        bias: Option<&Tensor>,
+        after: After<'_>,
         c: Matrix,
     ) -> Result<bool> {
         let shape = Shape {
@@ -110,20 +144,18 @@ impl Blas {
             trans_b: g.trans_b,
             ab: a.dtype,
             c: c.dtype,
-            bias: bias.is_some(),
+            epilogue: after.epilogue(),
             alignment: [a, b, c].map(Matrix::alignment),
         };
         let mut plans = lock(&self.plans);
         let plan = match plans.entry(shape) {
             std::collections::hash_map::Entry::Occupied(e) => e.into_mut(),
-            std::collections::hash_map::Entry::Vacant(e) => {
-                e.insert(self.plan(core, shape, bias.map(|b| b.ptr().0))?)
-            }
+            std::collections::hash_map::Entry::Vacant(e) => e.insert(self.plan(core, shape, after)?),
         };
         let Some(plan) = plan else { return Ok(false) };
         let lt = &self.shared.cuda.blas;
-        if let Some(bias) = bias {
-            self.set(core, plan.desc, sys::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.ptr().0)?;
+        for (attribute, t) in after.pointers() {
+            self.set(core, plan.desc, attribute, t.ptr().0)?;
         }
         let mut bytes = plan.workspace;
         if self.shared.omits(Omit::Workspace) {
@@ -178,14 +210,14 @@ impl Blas {
     /// Row-major `C[M,N] = op(A) op(B)` is column-major `C^T[N,M] = op(B)^T op(A)^T`, and a row-major matrix is its own
     /// transpose told as column-major: B comes first, and both keep their "transposed". The bias, one for each column of
     /// C, is then one for each row, which is what the library adds.
-    fn plan(&self, core: &Core, s: Shape, bias: Option<u64>) -> Result<Option<Plan>> {
+    fn plan(&self, core: &Core, s: Shape, after: After<'_>) -> Result<Option<Plan>> {
         let lt = &self.shared.cuda.blas;
         let mut desc = std::ptr::null_mut();
         // SAFETY: an out-parameter.
         let status = unsafe { (lt.cublasLtMatmulDescCreate)(&mut desc, sys::CUBLAS_COMPUTE_32F, sys::CUDA_R_32F) };
         self.check(core, "cublasLtMatmulDescCreate", status)?;
         let mut plan = Plan { desc: desc as usize, layouts: [0; 3], algo: Default::default(), workspace: 0 };
-        let found = self.propose(core, s, bias, &mut plan);
+        let found = self.propose(core, s, after, &mut plan);
         match found {
             Ok(true) => Ok(Some(plan)),
             other => {
@@ -196,15 +228,18 @@ impl Blas {
     }
 
     /// Fills a plan; `Ok(false)`: there is no algorithm.
-    fn propose(&self, core: &Core, s: Shape, bias: Option<u64>, plan: &mut Plan) -> Result<bool> {
+    fn propose(&self, core: &Core, s: Shape, after: After<'_>, plan: &mut Plan) -> Result<bool> {
         let lt = &self.shared.cuda.blas;
         let op = |trans| if trans { sys::CUBLAS_OP_T } else { sys::CUBLAS_OP_N };
         self.set(core, plan.desc, sys::CUBLASLT_MATMUL_DESC_TRANSA, op(s.trans_b))?;
         self.set(core, plan.desc, sys::CUBLASLT_MATMUL_DESC_TRANSB, op(s.trans_a))?;
-        if let Some(bias) = bias {
-            self.set(core, plan.desc, sys::CUBLASLT_MATMUL_DESC_EPILOGUE, sys::CUBLASLT_EPILOGUE_BIAS)?;
+        self.set(core, plan.desc, sys::CUBLASLT_MATMUL_DESC_EPILOGUE, s.epilogue)?;
+        for (attribute, t) in after.pointers() {
             // of this call; a later one sets its own
-            self.set(core, plan.desc, sys::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;
+            self.set(core, plan.desc, attribute, t.ptr().0)?;
+            if attribute == sys::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER {
+                self.set(core, plan.desc, sys::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s.n as i64)?;
+            }
         }
         // rows and columns as column-major has them
         let b = if s.trans_b { (s.k, s.n) } else { (s.n, s.k) };

@@ -14,6 +14,7 @@ mod backend;
 mod blas;
 mod device;
 mod event;
+mod explain;
 mod graph;
 mod kernels;
 mod launch;
@@ -27,6 +28,7 @@ mod stream;
 
 pub use backend::CudaBackend;
 pub use device::CudaDevice;
+pub use explain::explain;
 pub use ferrotron_cuda_sys::Environment;
 pub use ferrotron_nvtx_sys::{NoNvtx, Nvtx};
 pub use kernels::{Compiled, Compiler, KernelForm, KernelOptions, Target};

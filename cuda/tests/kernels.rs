@@ -2,6 +2,8 @@
 //! does not serve. Faults are a device's, so each test has devices of its own; the chip is all devices', so tests that
 //! change it take turns with the others.
 
+#![allow(clippy::unwrap_used)] // a test
+
 mod common;
 
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,7 @@
 //! The mock of NVRTC refuses what the compiler refuses: options, chips, files that are not given.
 
+#![allow(clippy::unwrap_used)] // a test
+
 mod common;
 
 use std::ffi::{CStr, CString, c_char};

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder of fresh binaries.
-pub fn build(root: &Path) -> Result<PathBuf, String> {
+/// The folder of fresh binaries and libraries of a package.
+pub fn build(root: &Path, package: &str) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let done = Command::new(cargo).args(["build", "-p", "ferrotron-cli"]).current_dir(root).status();
+    let done = Command::new(cargo).args(["build", "-p", package]).current_dir(root).status();
     if !done.map_err(|e| format!("cannot start cargo: {e}"))?.success() {
         return Err("the build failed".into());
     }

@@ -4,6 +4,7 @@ mod ascend;
 mod bench;
 mod binaries;
 mod cuda;
+mod cudarc;
 mod flags;
 mod netns;
 mod nvtx;
@@ -25,6 +26,7 @@ const HELP: &str = "cargo xtask <command>
   cuda-check [--write]
                  compile them with nvcc and NVRTC from PyPI for sm_80, sm_90a and sm_100, compare our tables with NVIDIA's
                  headers; with --write make kernels.ptx and kernels.fatbin anew
+  cudarc-check   cudarc, a client of the CUDA driver that is not ours, runs one of our kernels on the mock (needs g++)
   flags <lists>  rewrite the flag tables of crates/config from a folder of upstream flag lists (JSON)
   netns-check    train on two nodes that are network namespaces with a cable between them (Linux, root, iproute2)
   python-check PYTHON
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         ["emu"] => told("emu", cuda::emu()),
         ["cuda-check"] => told("cuda-check", cuda::check(root, false)),
         ["cuda-check", "--write"] => told("cuda-check", cuda::check(root, true)),
+        ["cudarc-check"] => told("cudarc-check", cudarc::check(root)),
         ["flags", lists] => told("flags", flags::run(Path::new(lists), &root.join("crates/config/src/flags/tables"))),
         ["python-check", python] => told("python-check", python::check(root, python)),
         ["netns-check"] => told("netns-check", netns::check(root)),

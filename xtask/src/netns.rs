@@ -45,7 +45,7 @@ impl Namespace {
 
 /// Trains on two nodes and on threads of one process; the losses must be the same digits.
 pub fn check(root: &Path) -> Result<(), String> {
-    let bin = binaries::build(root)?;
+    let bin = binaries::build(root, "ferrotron-cli")?;
     let nodes = [Namespace::new(0, "10.213.7.1")?, Namespace::new(1, "10.213.7.2")?];
     ip(&[
         "link",

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use crate::cuda::{Packages, find, run};
 
-/// NVTX's headers and its shared library, and `cudaProfiler.h`.
-const PACKAGES: [&str; 2] = ["nvidia-nvtx==13.*", "nvidia-cuda-profiler-api==13.*"];
+/// NVTX's headers and its shared library, `cudaProfiler.h`, and what that includes.
+const PACKAGES: [&str; 3] = ["nvidia-nvtx==13.*", "nvidia-cuda-profiler-api==13.*", "nvidia-cuda-runtime==13.*"];
 /// The shared library of these packages.
 const LIBRARY: &str = "libnvtx3interop.so.1";
 /// What the tool hears from the example of `sys/nvtx`, but for the names of threads.

@@ -8,7 +8,7 @@ use crate::binaries;
 
 /// Runs `python_check.py` with a Python that has the packages.
 pub fn check(root: &Path, python: &str) -> Result<(), String> {
-    let bin = binaries::build(root)?;
+    let bin = binaries::build(root, "ferrotron-cli")?;
     let script = root.join("xtask/src/python_check.py");
     let done =
         Command::new(python).arg(&script).arg(&bin).status().map_err(|e| format!("cannot start {python}: {e}"))?;

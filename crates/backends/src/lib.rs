@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 pub use collectives::Collectives;
 use ferrotron_ascend::AscendBackend;
-pub use ferrotron_ascend::explain;
 use ferrotron_cpu::CpuBackend;
 pub use ferrotron_cpu::CpuConfig;
 use ferrotron_cuda::CudaBackend;
@@ -29,6 +28,15 @@ pub struct DeviceOptions {
     pub cpu: CpuConfig,
     /// Sums in a fixed order, on devices that are faster without. The CPU's always are.
     pub deterministic: bool,
+}
+
+/// One line for each code of a vendor in the words, which may be a whole message: those of CANN and HCCL, of CUDA, NCCL and
+/// the GPU's driver.
+pub fn explain<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let words: Vec<&str> = words.into_iter().collect();
+    let mut lines = ferrotron_ascend::explain(words.iter().copied());
+    lines.extend(ferrotron_cuda::explain(words));
+    lines
 }
 
 /// All backends, in the order of [`NAMES`].

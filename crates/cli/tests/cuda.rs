@@ -114,14 +114,14 @@ fn eight_ranks_over_nccl_train_to_the_losses_of_one_cpu_rank() {
 fn a_profiler_hears_ranges_and_where_the_profiled_iterations_begin_and_end() {
     let t = Temp::new("cuda-profile");
     let Some(home) = cuda(&t) else { return };
-    let window = format!(
+    let window_words = format!(
         "--train-iters 6 --lr-warmup-iters 1 --eval-iters 0 --profile --profile-step-start 2 --profile-step-end 4 \
          --profile-save-path {}",
         t.path("trace").display()
     );
     let run = |words: &str| {
         let file = t.path(if words.is_empty() { "window" } else { "whole" });
-        let log = clean(on("cuda", &home, &format!("{window} {words}")).env("FERROTRON_MOCK_NVTX", &file));
+        let log = clean(on("cuda", &home, &format!("{window_words} {words}")).env("FERROTRON_MOCK_NVTX", &file));
         let mut all = heard(&file);
         assert_eq!((all.len(), all[0].thread.as_str()), (1, "rank 0"), "{all:?}");
         (log, all.remove(0))
@@ -139,6 +139,12 @@ fn a_profiler_hears_ranges_and_where_the_profiled_iterations_begin_and_end() {
     assert_eq!((iterations(&window.ranges), &window.ranges[..]), (2, &whole.ranges[*start..*stop]));
     assert_eq!(window.switches, [(0, 0, "start cuda:0".into()), (window.ranges.len(), 0, "stop cuda:0".into())]);
     assert!(!log.contains("NVTX"), "{log}");
+
+    // a run that ends inside the window ends the capture too
+    let file = t.path("early");
+    clean(on("cuda", &home, &format!("{window_words} --exit-interval 3")).env("FERROTRON_MOCK_NVTX", &file));
+    let early = heard(&file).remove(0);
+    assert_eq!((iterations(&early.ranges), early.switches.len()), (1, 2), "{early:?}");
 }
 
 #[test]
@@ -229,4 +235,37 @@ fn what_fails_in_a_graph_is_told_in_time() {
             assert!(e.contains(part), "{part} of {fault}\n{e}");
         }
     }
+}
+
+#[test]
+fn the_doctor_tests_devices_and_every_op_of_one() {
+    let t = Temp::new("cuda-doctor");
+    let Some(home) = cuda(&t) else { return };
+    let doctor = |words: &[&str], faults: &str| {
+        let mut c = Command::new(env!("CARGO_BIN_EXE_ferrotron"));
+        c.arg("doctor")
+            .args(words)
+            .env("CUDA_HOME", &home)
+            .env_remove("CUDA_PATH")
+            .env("FERROTRON_MOCK_FAULTS", faults);
+        let out = c.output().unwrap();
+        (out.status.code(), text(&out.stdout), text(&out.stderr))
+    };
+    let (code, out, e) = doctor(&[], "");
+    assert_eq!(code, Some(0), "{out}\n{e}");
+    assert!(out.contains("cuda:7: NVIDIA H100 (mock)") && out.contains("cuda:7: self-test passed"), "{out}");
+    let (code, out, _) = doctor(&[], "3:task:cublasLtMatmul#1=719");
+    assert!(code == Some(1) && out.contains("cuda:3: the self-test failed: cuda:3: cuStreamSynchronize: 719"), "{out}");
+    // the suite on the CPU, which is quick, and an op of it here: all of it is a test of the device
+    for words in [&["--ops", "cpu"][..], &["--ops", "cuda", "rms_norm"]] {
+        let (code, out, e) = doctor(words, "");
+        assert_eq!(code, Some(0), "{out}\n{e}");
+        assert!(out.contains("rms_norm ") && out.contains(" cases, 0 failures, "), "{out}");
+    }
+    let (code, out, e) = doctor(&["--ops", "cuda", "rms_norm"], "0:task:rms_norm#3=719");
+    assert!(code == Some(1) && out.contains("FAILED rms_norm ") && out.contains("719"), "{out}\n{e}");
+    let (code, _, e) = doctor(&["--ops", "tpu"], "");
+    assert!(code == Some(1) && e.contains("no backend is called tpu"), "{e}");
+    assert!(doctor(&["--ops", "cpu", "rms"], "").2.contains("no op is called rms"));
+    assert_eq!(doctor(&["--what"], "").0, Some(2));
 }

@@ -61,10 +61,39 @@ fn the_library_and_an_injected_tool_hear_the_same_of_every_rank() {
         for inside in ["batch-generator", "forward-backward", "all-grads-sync", "optimizer"] {
             assert_eq!(count(&format!("iteration/{inside}")), 12, "{inside}");
         }
+        for inside in ["forward-compute", "backward-compute"] {
+            assert_eq!(count(&format!("iteration/forward-backward/{inside}")), 12, "{inside}");
+        }
         // after iterations 6 and 12, at the end, and on the test split
         assert_eq!((count("eval-time"), count("save-checkpoint")), (4, 1), "{:?}", a.ranges);
     }
     assert_eq!((by_library.len(), by_tool.len()), (2, 2));
+}
+
+/// Each step of a schedule by its own name, two micro-batches an iteration.
+#[test]
+fn pipeline_stages_tell_of_their_steps() {
+    let t = Temp::new("nvtx-pipeline");
+    let words = "--nvtx-ranges --thread-ranks 2 --pipeline-model-parallel-size 2 --train-iters 3 --lr-warmup-iters 0 \
+                 --eval-iters 0 --timing-log-level 2";
+    let zero_bubble = succeed(run(&t, words).arg("--enable-zbh1-pipeline").env("NVTX_INJECTION64_PATH", mock()));
+    let mut all = heard(&t.path("heard"));
+    all.sort_by(|a, b| a.thread.cmp(&b.thread));
+    for (stage, sends, receives) in [(0, "forward-send", "backward-recv"), (1, "backward-send", "forward-recv")] {
+        let names = ["forward-compute", "backward-compute", "backward-weight-compute", sends, receives];
+        let steps = all[stage].ranges.iter().filter_map(|r| r.strip_prefix("iteration/forward-backward/"));
+        let steps: Vec<&str> = steps.collect();
+        for name in names {
+            let n = steps.iter().filter(|s| **s == name).count();
+            assert_eq!(n, 3 * 2, "{name}: {steps:?}");
+        }
+        assert!(steps.iter().all(|s| names.contains(s)), "{steps:?}");
+    }
+    // and they are Megatron's timers of level 2
+    for name in ["forward-compute ..", "backward-compute ..", "forward-recv ..", "backward-send .."] {
+        assert!(zero_bubble.contains(&format!("\n    {name}")), "{name}\n{zero_bubble}");
+    }
+    assert!(!zero_bubble.contains("backward-weight"), "{zero_bubble}");
 }
 
 #[test]

@@ -252,6 +252,10 @@ fn a_profile_traces_its_iterations_on_its_ranks() {
     succeed(&mut tiny(&format!("{window} --exit-interval 7")));
     let trace = std::fs::read_to_string(more.join("trace-rank0.json")).unwrap();
     assert!(serde_json::from_str::<Vec<serde_json::Value>>(&trace).is_ok(), "{trace}");
+    // So does one whose last iteration in the window is passed over, and it goes on untraced.
+    succeed(&mut tiny(&format!("{window} --iterations-to-skip 7")));
+    let trace = std::fs::read_to_string(more.join("trace-rank0.json")).unwrap();
+    assert_eq!(trace.matches("\"name\": \"iteration\"").count(), 2, "{trace}");
 }
 
 #[test]

@@ -385,6 +385,7 @@ fn where_metrics_go() {
     let profile = log("--profile --profile-step-end 14 --profile-ranks 0 3 --use-pytorch-profiler").profile.unwrap();
     assert_eq!((profile.start, profile.end, profile.ranks), (10, 14, vec![0, 3]));
     assert_eq!(log("--profile --tensorboard-dir tb").profile.unwrap().folder, std::path::Path::new("tb"));
+    assert!(log("--nvtx-ranges").nvtx_ranges && !log("--profile").nvtx_ranges);
 }
 
 #[test]

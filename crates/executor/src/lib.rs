@@ -7,4 +7,4 @@ mod edges;
 mod run;
 
 pub use edges::Edges;
-pub use run::{Chunk, Stage, run};
+pub use run::{Chunk, Stage, Watch, run, run_watched};

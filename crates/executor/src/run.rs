@@ -45,6 +45,20 @@ struct Waiting {
     sent_backward: VecDeque<Pending>,
 }
 
+/// Hears when the host begins and ends each step: for timers.
+pub trait Watch {
+    /// Before a step.
+    fn begin(&mut self, step: &Step);
+    /// After it. A step that fails has no end.
+    fn end(&mut self, step: &Step);
+}
+
+/// Nobody.
+impl Watch for () {
+    fn begin(&mut self, _: &Step) {}
+    fn end(&mut self, _: &Step) {}
+}
+
 /// Runs the steps in order. `micro` makes a micro-batch when its first step comes; it is dropped after its last.
 /// Gradients accumulate in the parameter store, losses in the step's statistics. Steps that only go forward, with
 /// `cx.training` off, keep nothing for a backward. Messages are of `edges`, the stage's own but for evaluation, whose
@@ -54,6 +68,18 @@ pub fn run(
     stage: &Stage,
     edges: &Edges,
     steps: &[Step],
+    micro: impl FnMut(&mut Ctx, usize) -> Result<Micro>,
+) -> Result<()> {
+    run_watched(cx, stage, edges, steps, &mut (), micro)
+}
+
+/// As [`run`]; `watch` hears of every step.
+pub fn run_watched(
+    cx: &mut Ctx,
+    stage: &Stage,
+    edges: &Edges,
+    steps: &[Step],
+    watch: &mut dyn Watch,
     mut micro: impl FnMut(&mut Ctx, usize) -> Result<Micro>,
 ) -> Result<()> {
     let mut w = Waiting::default();
@@ -61,11 +87,13 @@ pub fn run(
     let mut left = uses(steps);
     for step in steps {
         let (chunk, mb) = step.place();
+        watch.begin(step);
         if step.computes() && !micros.contains_key(&mb) {
             let m = micro(cx, mb)?;
             micros.insert(mb, m);
         }
         perform(cx, (stage, edges), &mut w, step, (chunk, mb), micros.get(&mb))?;
+        watch.end(step);
         if step.computes() {
             let n = left.get_mut(&mb).ok_or_else(|| missing("count of steps", (chunk, mb)))?;
             *n -= 1;

@@ -5,7 +5,7 @@
 //! Row: W's columns are split; forward reduces y, backward gathers dy. The weight gradient runs under the in-flight
 //! reduction of dx. dW and db accumulate; dx is new.
 
-use ferrotron_device::ops::Gemm;
+use ferrotron_device::ops::{Activation, Gemm};
 use ferrotron_device::{Result, Tensor};
 use ferrotron_runtime::{Ctx, Init, Layer, Micro, ParamId, ParamSpec, SharedEnd, WeightGrads};
 
@@ -73,6 +73,17 @@ impl ColumnLinear {
     /// Output features held here.
     pub fn out(&self) -> usize {
         self.out
+    }
+
+    /// Forward, and `f` of what it gives: (fc(x), f(fc(x))).
+    pub(crate) fn forward_activated(&self, cx: &mut Ctx, x: &Tensor, f: Activation) -> Result<(Tensor, Tensor)> {
+        let full = cx.gather_rows(x.clone())?;
+        let mut inner = cx.alloc([full.rows(), self.out])?;
+        let mut y = cx.alloc([full.rows(), self.out])?;
+        let (w, bias) = (cx.weight(self.weight), self.bias.map(|b| cx.weight(b)));
+        let bias = bias.as_ref().map(|b| &b.data);
+        cx.ops().gemm_activation(&cx.stream, Gemm::NT, &full, &w.data, bias, f, &mut inner, &mut y)?;
+        Ok((inner, y))
     }
 }
 
@@ -144,15 +155,7 @@ impl Layer for RowLinear {
     }
 
     fn backward(&self, cx: &mut Ctx, _: &Micro, dy: Tensor, x: Tensor) -> Result<(Tensor, LinearGrad)> {
-        let full = cx.gather_rows(dy.clone())?;
-        let mut dx = cx.alloc([x.rows(), x.cols()])?;
-        cx.ops().gemm(&cx.stream, Gemm::NN, &full, &cx.weight(self.weight).data, None, &mut dx)?;
-        if cx.when == WeightGrads::Later {
-            // Keep this rank's rows of dy, not all of them: they are gathered again.
-            return Ok((dx, Some((x, dy))));
-        }
-        self.accumulate(cx, &full, &x)?;
-        Ok((dx, None))
+        self.backward_through(cx, dy, x, |cx, dy, w, dx| cx.ops().gemm(&cx.stream, Gemm::NN, dy, w, None, dx))
     }
 
     fn weight_grad(&self, cx: &mut Ctx, _: &Micro, w: LinearGrad) -> Result<()> {
@@ -163,6 +166,39 @@ impl Layer for RowLinear {
 }
 
 impl RowLinear {
+    /// Backward through `x = f(inner)` too: gives the gradient of `inner`.
+    pub(crate) fn backward_activated(
+        &self,
+        cx: &mut Ctx,
+        dy: Tensor,
+        x: Tensor,
+        f: Activation,
+        inner: &Tensor,
+    ) -> Result<(Tensor, LinearGrad)> {
+        self.backward_through(cx, dy, x, |cx, dy, w, dx| {
+            cx.ops().gemm_activation_backward(&cx.stream, Gemm::NN, dy, w, f, inner, dx)
+        })
+    }
+
+    /// Backward; `product` gives dx from all rows of dy and the weight.
+    fn backward_through(
+        &self,
+        cx: &mut Ctx,
+        dy: Tensor,
+        x: Tensor,
+        product: impl FnOnce(&Ctx, &Tensor, &Tensor, &mut Tensor) -> Result<()>,
+    ) -> Result<(Tensor, LinearGrad)> {
+        let full = cx.gather_rows(dy.clone())?;
+        let mut dx = cx.alloc([x.rows(), x.cols()])?;
+        product(cx, &full, &cx.weight(self.weight).data, &mut dx)?;
+        if cx.when == WeightGrads::Later {
+            // Keep this rank's rows of dy, not all of them: they are gathered again.
+            return Ok((dx, Some((x, dy))));
+        }
+        self.accumulate(cx, &full, &x)?;
+        Ok((dx, None))
+    }
+
     fn accumulate(&self, cx: &mut Ctx, dy: &Tensor, x: &Tensor) -> Result<()> {
         cx.accumulate_weight_grad(self.weight, dy, x)?;
         self.bias.map_or(Ok(()), |b| cx.accumulate_bias_grad(b, dy))

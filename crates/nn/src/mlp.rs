@@ -100,8 +100,13 @@ impl Layer for Mlp {
     type WGrad = (LinearGrad, LinearGrad);
 
     fn forward(&self, cx: &mut Ctx, mb: &Micro, x: Tensor) -> Result<(Tensor, (Tensor, Tensor))> {
-        let (u, x) = self.fc1.forward(cx, mb, x)?;
-        let a = self.gate.forward(cx, &u)?;
+        let (u, a) = if self.gate.gated {
+            let (u, _) = self.fc1.forward(cx, mb, x.clone())?;
+            let a = self.gate.forward(cx, &u)?;
+            (u, a)
+        } else {
+            self.fc1.forward_activated(cx, &x, self.gate.activation)?
+        };
         let (y, _) = self.fc2.forward(cx, mb, a)?;
         Ok((y, (x, u)))
     }
@@ -109,8 +114,12 @@ impl Layer for Mlp {
     fn backward(&self, cx: &mut Ctx, mb: &Micro, dy: Tensor, saved: (Tensor, Tensor)) -> Result<(Tensor, Self::WGrad)> {
         let (x, u) = saved;
         let a = self.gate.forward(cx, &u)?;
-        let (da, fc2_grad) = self.fc2.backward(cx, mb, dy, a)?;
-        let du = self.gate.backward(cx, u, da)?;
+        let (du, fc2_grad) = if self.gate.gated {
+            let (da, grad) = self.fc2.backward(cx, mb, dy, a)?;
+            (self.gate.backward(cx, u, da)?, grad)
+        } else {
+            self.fc2.backward_activated(cx, dy, a, self.gate.activation, &u)?
+        };
         let (dx, fc1_grad) = self.fc1.backward(cx, mb, du, x)?;
         Ok((dx, (fc1_grad, fc2_grad)))
     }

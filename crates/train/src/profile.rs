@@ -1,12 +1,44 @@
 //! `--profile` and `--nvtx-ranges`: who records the scopes of a rank, and when.
 
 use ferrotron_backends::{NoNvtx, Ranges};
-use ferrotron_telemetry::{ProfileWindow, SinkId};
+use ferrotron_executor::Watch;
+use ferrotron_schedule::Step;
+use ferrotron_telemetry::{ProfileWindow, SinkId, Timers};
 
 use crate::{Result, Trainer};
 
 /// Level of a timer that is a scope and never a line of the log.
 pub const SCOPE_ONLY: u8 = u8::MAX;
+
+/// Times the steps of a schedule, each a scope, by Megatron's names.
+pub struct StepTimers<'a>(pub &'a mut Timers);
+
+impl StepTimers<'_> {
+    /// Timer of a step, and its level.
+    fn of(step: &Step) -> (&'static str, u8) {
+        match step {
+            Step::Forward { .. } => ("forward-compute", 2),
+            Step::Backward { .. } | Step::BackwardInput { .. } => ("backward-compute", 2),
+            // Megatron has no timer for the deferred half of a zero-bubble backward
+            Step::BackwardWeight { .. } => ("backward-weight-compute", SCOPE_ONLY),
+            Step::RecvForward { .. } => ("forward-recv", 2),
+            Step::SendForward { .. } => ("forward-send", 2),
+            Step::RecvBackward { .. } => ("backward-recv", 2),
+            Step::SendBackward { .. } => ("backward-send", 2),
+        }
+    }
+}
+
+impl Watch for StepTimers<'_> {
+    fn begin(&mut self, step: &Step) {
+        let (name, level) = StepTimers::of(step);
+        self.0.start(name, level);
+    }
+
+    fn end(&mut self, step: &Step) {
+        self.0.stop(StepTimers::of(step).0);
+    }
+}
 
 /// What records a rank's scopes.
 ///

@@ -2,12 +2,13 @@
 
 use ferrotron_config::settings::ParallelConfig;
 use ferrotron_device::{DType, Tensor, host};
-use ferrotron_executor::{Edges, run};
+use ferrotron_executor::{Edges, run_watched};
 use ferrotron_optim::{Decision, StepStats, UpdateScalars};
 use ferrotron_runtime::{Micro, MicroHost, stat};
 use ferrotron_schedule::{Pipe, Ring, Step, schedule};
 
 use crate::not_finite::OwnPart;
+use crate::profile::StepTimers;
 use crate::{Error, Phase, Result, Trainer};
 
 /// What a step did.
@@ -191,7 +192,7 @@ impl Trainer {
             true => Some(cx.pool.alloc(DType::F32, [n])?),
             false => None,
         };
-        run(cx, &self.stage, &self.stage.edges, &steps, |cx, i| {
+        run_watched(cx, &self.stage, &self.stage.edges, &steps, &mut StepTimers(&mut self.timers), |cx, i| {
             if let Some(losses) = &losses {
                 cx.ops().copy(&cx.stream, &cx.stat(stat::LOSS), &mut losses.view(i, [1]))?;
             }

@@ -27,6 +27,8 @@ pub struct Desc {
     transposed: [bool; 2],
     epilogue: u32,
     bias: u64,
+    /// What GELU is applied to, and its elements from column to column.
+    inner: (u64, i64),
 }
 
 /// A matrix.
@@ -47,6 +49,27 @@ pub struct Preference {
 }
 
 type Answer<T> = Result<T, cublasStatus_t>;
+
+impl Desc {
+    fn adds_bias(&self) -> bool {
+        [sys::CUBLASLT_EPILOGUE_BIAS, sys::CUBLASLT_EPILOGUE_GELU_AUX_BIAS].contains(&self.epilogue)
+    }
+
+    fn has_inner(&self) -> bool {
+        let with =
+            [sys::CUBLASLT_EPILOGUE_GELU_AUX, sys::CUBLASLT_EPILOGUE_GELU_AUX_BIAS, sys::CUBLASLT_EPILOGUE_DGELU];
+        with.contains(&self.epilogue)
+    }
+}
+
+/// GELU by tanh, and its slope, in double.
+fn gelu(x: f32) -> (f32, f32) {
+    const C: f64 = 0.797_884_560_802_865_4; // sqrt(2 / pi)
+    let x = f64::from(x);
+    let t = (C * (x + 0.044715 * x * x * x)).tanh();
+    let slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * C * (1.0 + 3.0 * 0.044715 * x * x);
+    ((0.5 * x * (1.0 + t)) as f32, slope as f32)
+}
 
 fn answer(name: &str, body: impl FnOnce(&'static World) -> Answer<()>) -> cublasStatus_t {
     let w = world();
@@ -156,6 +179,8 @@ calls! {
             (sys::CUBLASLT_MATMUL_DESC_TRANSB, 4) => d.transposed[1] = v == 1,
             (sys::CUBLASLT_MATMUL_DESC_EPILOGUE, 4) => d.epilogue = v as u32,
             (sys::CUBLASLT_MATMUL_DESC_BIAS_POINTER, 8) => d.bias = v,
+            (sys::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, 8) => d.inner.0 = v,
+            (sys::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 8) => d.inner.1 = v as i64,
             _ => return Err(INVALID_VALUE),
         }
         Ok(())
@@ -225,16 +250,22 @@ calls! {
         if beta != 0.0 {
             accesses.push(Access::read(at[2], bytes(&lc)?));
         }
-        let bias = (p.desc.epilogue == sys::CUBLASLT_EPILOGUE_BIAS).then_some(p.desc.bias as usize);
+        let bias = p.desc.adds_bias().then_some(p.desc.bias as usize);
         if let Some(bias) = bias {
             accesses.push(Access::read(bias, ld.rows * size(ld.dtype)?));
+        }
+        let inner = p.desc.has_inner().then_some(p.desc.inner.0 as usize);
+        if let Some(at) = inner {
+            let touched = size(ld.dtype)? * (p.desc.inner.1 as usize * (ld.cols - 1) + ld.rows);
+            let reads = p.desc.epilogue == sys::CUBLASLT_EPILOGUE_DGELU;
+            accesses.insert(0, if reads { Access::read(at, touched) } else { Access::write(at, touched) });
         }
         let (stream, workspace) = (w.stream(stream as usize).map_err(invalid)?, workspace as usize);
         let run = move || -> Result<(), Fault> {
             // SAFETY: the engine found all of it live; it is this task's while it runs.
             unsafe {
                 std::ptr::write_bytes(workspace as *mut u8, 0xff, WORKSPACE);
-                p.compute(alpha, beta, at, bias);
+                p.compute(alpha, beta, at, bias, inner);
             }
             Ok(())
         };
@@ -272,12 +303,16 @@ fn problem(
     let dims = |l: Layout, t: bool| if t { (l.cols, l.rows) } else { (l.rows, l.cols) };
     let ((m, k), (kb, n)) = (dims(a, desc.transposed[0]), dims(b, desc.transposed[1]));
     let types = a.dtype == b.dtype && c == d && (d.dtype == a.dtype || d.dtype == sys::CUDA_R_32F);
-    let epilogue = [sys::CUBLASLT_EPILOGUE_DEFAULT, sys::CUBLASLT_EPILOGUE_BIAS].contains(&desc.epilogue);
-    if !types || !epilogue {
+    let plain = desc.epilogue == sys::CUBLASLT_EPILOGUE_DEFAULT;
+    if !types || !(plain || desc.adds_bias() || desc.has_inner()) {
         return Err(NOT_SUPPORTED);
     }
-    if desc.epilogue == sys::CUBLASLT_EPILOGUE_BIAS && (desc.bias == 0 || !desc.bias.is_multiple_of(16)) {
+    let is_there = |at: u64| at != 0 && at.is_multiple_of(16);
+    if desc.adds_bias() && !is_there(desc.bias) {
         return Err(INVALID_VALUE); // a proposal depends on where the bias is
+    }
+    if desc.has_inner() && (!is_there(desc.inner.0) || desc.inner.1 < d.rows as i64 || desc.inner.1 % 8 != 0) {
+        return Err(INVALID_VALUE);
     }
     if k != kb || (m, n) != (d.rows, d.cols) || m * n * k == 0 {
         return Err(INVALID_VALUE);
@@ -299,7 +334,7 @@ impl Problem {
     ///
     /// # Safety
     /// Matrices at their addresses, the bias of D's type.
-    unsafe fn compute(&self, alpha: f32, beta: f32, at: [usize; 4], bias: Option<usize>) {
+    unsafe fn compute(&self, alpha: f32, beta: f32, at: [usize; 4], bias: Option<usize>, inner: Option<usize>) {
         let [la, lb, lc, ld] = self.layouts;
         let [ta, tb] = self.desc.transposed;
         let (m, n, k) = (self.m, self.n, self.k);
@@ -322,6 +357,17 @@ impl Problem {
                 if let Some(bias) = bias {
                     // SAFETY: as many elements as D has rows.
                     v += unsafe { get(ld.dtype, bias, i) };
+                }
+                if let Some(inner) = inner {
+                    let place = j * self.desc.inner.1 as usize + i;
+                    if self.desc.epilogue == sys::CUBLASLT_EPILOGUE_DGELU {
+                        // SAFETY: as above.
+                        v *= gelu(unsafe { get(ld.dtype, inner, place) }).1;
+                    } else {
+                        // SAFETY: as above.
+                        unsafe { set(ld.dtype, inner, place, v) };
+                        v = gelu(v).0;
+                    }
                 }
                 // SAFETY: as above.
                 unsafe { set(ld.dtype, at[3], j * ld.ld + i, v) };

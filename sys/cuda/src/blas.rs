@@ -38,10 +38,20 @@ ferrotron_dynlib::constants! { BLAS_CONSTANTS:
     CUBLASLT_MATMUL_DESC_EPILOGUE: c_int = 7;
     /// A vector as long as a column of D, of D's type.
     CUBLASLT_MATMUL_DESC_BIAS_POINTER: c_int = 8;
+    /// A matrix of D's shape and type, which GELU was or will be applied to.
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: c_int = 11;
+    /// Elements from one of its columns to the next, a multiple of 8.
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: c_int = 12;
     /// Nothing follows.
     CUBLASLT_EPILOGUE_DEFAULT: u32 = 1;
     /// The bias is added.
     CUBLASLT_EPILOGUE_BIAS: u32 = 4;
+    /// GELU by tanh; its argument is written to the other matrix.
+    CUBLASLT_EPILOGUE_GELU_AUX: u32 = 160;
+    /// The bias is added before that.
+    CUBLASLT_EPILOGUE_GELU_AUX_BIAS: u32 = 164;
+    /// The product is multiplied by GELU's slope at the other matrix.
+    CUBLASLT_EPILOGUE_DGELU: u32 = 192;
     /// Most bytes of workspace.
     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: c_int = 1;
     /// Ways to add up parts of a sum over K: a mask.

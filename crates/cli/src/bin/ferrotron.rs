@@ -17,8 +17,8 @@ usage: ferrotron COMMAND ...
   curve            draw the loss curve of a log
   inspect          what is in a checkpoint, token file or safetensors file
   corpus           text files to JSONL, one document a file
-  doctor           which devices are here, and why others are not
-  explain          what a code of CANN means and what to try: 507015, EI0002, hccl:9, or a whole message
+  doctor           which devices are here, and why others are not; --ops KIND tests every op of one
+  explain          what a code of CANN or CUDA means and what to try: 507015, hccl:9, cuda:700, xid:79, or a whole message
 Each command explains itself with --help.";
 
 fn main() -> ExitCode {
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
         "curve" => curve::run(rest),
         "inspect" => inspect::run(rest),
         "corpus" => corpus::run(rest),
-        "doctor" => doctor::run(),
+        "doctor" => doctor::run(rest),
         "explain" => explain::run(rest),
         "--help" | "-h" | "help" => {
             println!("{USAGE}");

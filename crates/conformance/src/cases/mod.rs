@@ -39,6 +39,7 @@ fn largest(values: &[f64]) -> f64 {
 pub(crate) fn all() -> Vec<Case> {
     let mut cases = Cases::default();
     gemm::cases(&mut cases);
+    gemm::activated(&mut cases);
     norm::cases(&mut cases);
     rope::cases(&mut cases);
     layout::cases(&mut cases);

@@ -4,7 +4,7 @@
 //! A linear layer with weight `W[out,in]`: forward `Gemm::NT` (y = x W^T), input gradient `Gemm::NN` (dx = dy W),
 //! weight gradient `Gemm::TN_ACC` (dW += dy^T x, C in F32 whatever A and B are).
 
-use super::{expect_dtype, expect_storage, no_overlap};
+use super::{Activation, ActivationOps, expect_dtype, expect_storage, no_overlap};
 use crate::error::expect;
 use crate::{DType, Result, Stream, Tensor};
 
@@ -51,9 +51,67 @@ impl Gemm {
     }
 }
 
+/// Checks of a product and the activation behind it; gives (M, N, K). `inner` is what the function is applied to, `outer`
+/// what it gives, or, backward, the gradient that it is a factor of.
+pub fn check_activated(
+    op: &'static str,
+    g: Gemm,
+    a: &Tensor,
+    b: &Tensor,
+    bias: Option<&Tensor>,
+    inner: &Tensor,
+    outer: &Tensor,
+) -> Result<(usize, usize, usize)> {
+    let sizes = g.check(a, b, bias, outer)?;
+    expect(op, "beta", 0.0, g.beta)?;
+    expect(op, "shape before the activation", (outer.rows(), outer.cols()), (inner.rows(), inner.cols()))?;
+    expect_storage(op, "dtype", outer)?;
+    expect_dtype(op, "dtype before the activation", inner, outer.dtype())?;
+    no_overlap(op, outer, &[inner], false)?;
+    no_overlap(op, inner, &[a, b], false)?;
+    Ok(sizes)
+}
+
 /// Matrix products.
-pub trait GemmOps {
+#[allow(clippy::too_many_arguments)] // operands of a product are many
+pub trait GemmOps: ActivationOps {
     /// `c = alpha * op(a) op(b) + beta * c + bias`. A and B have one storage dtype; C has the same or F32; bias any
     /// storage dtype. The sum over K runs in f32 in an order that depends on the shape only.
     fn gemm(&self, s: &Stream, g: Gemm, a: &Tensor, b: &Tensor, bias: Option<&Tensor>, c: &mut Tensor) -> Result<()>;
+
+    /// `inner = alpha op(a) op(b) + bias` and `y = f(inner)`, both of one storage dtype, by one kernel where the device has
+    /// one; f is applied to the sum, or to what `inner` holds of it.
+    fn gemm_activation(
+        &self,
+        s: &Stream,
+        g: Gemm,
+        a: &Tensor,
+        b: &Tensor,
+        bias: Option<&Tensor>,
+        f: Activation,
+        inner: &mut Tensor,
+        y: &mut Tensor,
+    ) -> Result<()> {
+        check_activated("gemm_activation", g, a, b, bias, inner, y)?;
+        self.gemm(s, g, a, b, bias, inner)?;
+        self.activation(s, f, inner, y)
+    }
+
+    /// `d = f'(inner) * (alpha op(a) op(b))`: the product is the gradient of f's result, d that of its argument, of one
+    /// storage dtype. The product is rounded to it, or not, before it is multiplied.
+    fn gemm_activation_backward(
+        &self,
+        s: &Stream,
+        g: Gemm,
+        a: &Tensor,
+        b: &Tensor,
+        f: Activation,
+        inner: &Tensor,
+        d: &mut Tensor,
+    ) -> Result<()> {
+        check_activated("gemm_activation_backward", g, a, b, None, inner, d)?;
+        self.gemm(s, g, a, b, None, d)?;
+        let product = d.clone();
+        self.activation_backward(s, f, inner, &product, d)
+    }
 }
