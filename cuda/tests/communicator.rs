@@ -60,6 +60,51 @@ fn every_collective_gives_the_bits_of_the_other_fabrics() {
     common::remove(&home);
 }
 
+/// The communicators of a set of ranks are split from the first, in whatever order each names the ranks, and sum as it does;
+/// libraries before 2.18 and other sets of ranks take unique ids.
+#[test]
+fn communicators_of_the_same_ranks_are_split_from_the_first() {
+    let _alone = ferrotron_tests::alone();
+    if !common::kernels() {
+        return;
+    }
+    let home = common::home("split");
+    let control = common::control();
+    let groups: [(&str, &[usize]); 5] =
+        [("tp", &[0, 1]), ("all", &[0, 1, 2]), ("pp 0>1", &[0, 1]), ("pp 1>0", &[1, 0]), ("dp", &[0, 1, 2])];
+    let made = |version: i32| {
+        // SAFETY: a number.
+        unsafe { (control.ferrotronMockNcclVersion)(version) };
+        let world = ThreadWorld::new(3, options(&home, Duration::from_secs(60), true));
+        let got = on_threads(3, |r| {
+            let (rank, place) = (world.rank(r), place(&home, r, None));
+            let own = groups.iter().filter(|(_, ranks)| ranks.contains(&r));
+            let mut all = vec![];
+            for (name, ranks) in own {
+                let g = rank.group(&place.device, name, "test", ranks).unwrap();
+                let mut t = place.pool.alloc(DType::F32, [1]).unwrap();
+                host::write_f32(&*place.device, &place.home, &[g.rank() as f32], &mut t).unwrap();
+                // the rank that the library takes for the first is the first that was named, and calls may be under way
+                let t = g.broadcast(&place.home, t, 0).unwrap();
+                all.push((g, t));
+            }
+            let all: Vec<_> = all.into_iter().map(|(g, t)| (g, t.wait())).collect();
+            assert!(all.iter().all(|(_, t)| host::read_f32(&*place.device, &place.home, t).unwrap() == [0.0]));
+            let told = control.comms(r as u32);
+            world.rank(r).group(&place.device, "end", "test", &[0, 1, 2]).unwrap();
+            told
+        });
+        // SAFETY: a number.
+        unsafe { (control.ferrotronMockNcclVersion)(22105) };
+        (0..3).for_each(|d| assert_eq!(control.report(d), "", "device {d}"));
+        let count = |told: &str, what: &str| told.lines().filter(|l| l.ends_with(what)).count();
+        got.iter().map(|told| (count(told, "made=id"), count(told, "made=split"))).collect::<Vec<_>>()
+    };
+    assert_eq!(made(22105), [(2, 3), (2, 3), (1, 1)]);
+    assert_eq!(made(21703), [(5, 0), (5, 0), (2, 0)]);
+    common::remove(&home);
+}
+
 /// Two ranks that sum a vector three times and read it; what each saw.
 fn sums(home: &Path, timeout: Duration, faults: &str) -> (Vec<Result<Vec<f32>>>, Option<String>, Duration) {
     let control = common::control();
@@ -69,6 +114,7 @@ fn sums(home: &Path, timeout: Duration, faults: &str) -> (Vec<Result<Vec<f32>>>,
     let got = on_threads(2, |r| {
         let (rank, place) = (world.rank(r), place(home, r, None));
         let g: Arc<dyn Communicator> = rank.group(&place.device, "dp", "test", &[0, 1])?;
+        let _split = rank.group(&place.device, "dp", "more", &[0, 1])?;
         // The peer may have failed by now.
         let mut t = place.pool.alloc(DType::F32, [100])?;
         host::write_f32(&*place.device, &place.home, &[1.0; 100], &mut t)?;
@@ -110,6 +156,7 @@ fn faults_of_collectives_end_all_ranks_with_a_report() {
         ("task:ncclAllReduce#2=214", 30, &["214 CUDA_ERROR_ECC_UNCORRECTABLE"]),
         // joining fails
         ("ncclCommInitRankConfig#1=3", 30, &["ncclCommInitRankConfig of group dp/test, rank 1 of 2: 3 "]),
+        ("ncclCommSplit#1=3", 30, &["ncclCommSplit of group dp/more, rank 1 of 2: 3 "]),
     ] {
         let (got, failure, took) = sums(&home, second * deadline, faults);
         let failure = failure.unwrap_or_default();
@@ -207,7 +254,7 @@ fn what_is_left_out_around_collectives_is_noticed_and_nothing_else() {
         (None, Some(Wait::Home), "race at "),
         (None, Some(Wait::Result), "race at "),
         (None, Some(Wait::Input), "race at "),
-        (None, Some(Wait::End), " is destroyed with "),
+        (None, Some(Wait::End), " is finalized with "),
         (Some(Omit::EventWait), None, "race at "),
         (Some(Omit::Context), None, "ncclCommInitRankConfig of group dp/grads, rank 0 of 2: 5 invalid usage"),
     ] {

@@ -4,57 +4,40 @@
 #![allow(clippy::unwrap_used)] // a test
 
 mod common;
+#[path = "common/vendor.rs"]
+mod vendor;
+#[path = "common/world.rs"]
+mod world;
 
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::heard::heard;
-use common::{TINY, Temp, clean, difference, losses, numbers, program, text};
-use ferrotron_cuda_emulator::{BuildError, build, default_folder, kernels_folder};
-
-/// An installation of CUDA that is the mock; `None`, loudly, without g++, which CI installs.
-fn cuda(t: &Temp) -> Option<std::path::PathBuf> {
-    match build(&kernels_folder(), &default_folder().unwrap()) {
-        Ok(_) => {}
-        Err(e @ BuildError::NoCompiler) => {
-            ferrotron_cuda_emulator::say_not_run("--device cuda over emulated kernels", &e);
-            return None;
-        }
-        Err(e) => panic!("{e}"),
-    }
-    let exe = std::env::current_exe().unwrap();
-    let library = exe.parent().unwrap().join("libferrotron_cuda_mock.so");
-    let home = t.path("cuda");
-    std::fs::create_dir_all(home.join("lib64")).unwrap();
-    for name in ["libcuda.so.1", "libcublasLt.so.13", "libnccl.so.2", "libnvToolsExt.so.1"] {
-        std::os::unix::fs::symlink(&library, home.join("lib64").join(name)).unwrap();
-    }
-    Some(home)
-}
+use common::{TINY, Temp, clean, difference, losses, numbers, program, text, tiny};
+use vendor::Vendor;
 
 /// The tiny command line on a device, without dropout, whose probability is the only thing that differs between tests.
-fn on(device: &str, home: &Path, words: &str) -> Command {
-    let mut c = program();
+fn on(device: &str, cuda: &Vendor, words: &str) -> Command {
+    let mut c = cuda.finds(program());
     c.args(TINY.split_whitespace()).args(["--hidden-dropout", "0", "--attention-dropout", "0", "--device", device]);
-    c.args(words.split_whitespace()).env("CUDA_HOME", home).env("FERROTRON_MOCK_LOUD", "1").env_remove("CUDA_PATH");
+    c.args(words.split_whitespace());
     c
 }
 
 #[test]
 fn a_llama_trains_to_the_losses_of_the_cpu_and_resumes_to_its_own() {
     let t = Temp::new("cuda-llama");
-    let Some(home) = cuda(&t) else { return };
+    let Some(vendor) = Vendor::cuda(&t) else { return };
     let dir = t.path("ckpt");
-    let whole = clean(&mut on("cuda", &home, ""));
-    let cpu = clean(&mut on("cpu", &home, ""));
+    let whole = clean(&mut on("cuda", &vendor, ""));
+    let cpu = clean(&mut on("cpu", &vendor, ""));
     // both compute in float32; printed digits are seven
     assert!(difference(&whole, &cpu) <= 1e-5, "{}\n{whole}\n{cpu}", difference(&whole, &cpu));
 
     let save = format!("--save {} --save-interval 6 --exit-interval 6", dir.display());
-    clean(on("cuda", &home, &save).env("FERROTRON_MOCK_SEED", "2"));
+    clean(on("cuda", &vendor, &save).env("FERROTRON_MOCK_SEED", "2"));
     let resume = format!("--load {}", dir.display());
-    let resumed = clean(on("cuda", &home, &resume).env("FERROTRON_MOCK_SEED", "3"));
+    let resumed = clean(on("cuda", &vendor, &resume).env("FERROTRON_MOCK_SEED", "3"));
     // other delays, other orders of threads, and the run was interrupted: the same bits
     let (rest, all) = (losses(&resumed), losses(&whole));
     assert!(rest.len() >= 6 && rest.len() < all.len(), "{resumed}");
@@ -64,15 +47,15 @@ fn a_llama_trains_to_the_losses_of_the_cpu_and_resumes_to_its_own() {
 #[test]
 fn a_gpt_with_dropout_trains_to_the_losses_of_the_cpu_and_recomputes_to_the_same_bits() {
     let t = Temp::new("cuda-gpt");
-    let Some(home) = cuda(&t) else { return };
+    let Some(vendor) = Vendor::cuda(&t) else { return };
     let gpt = "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 24 --max-position-embeddings 24 \
                --tokenizer-type NullTokenizer --vocab-size 61 --mock-data --split 80,10,10 --micro-batch-size 2 \
                --global-batch-size 4 --train-iters 10 --lr 1e-2 --min-lr 1e-3 --clip-grad 1.0 --log-interval 1 \
                --eval-interval 5 --eval-iters 2 --seed 7 --hidden-dropout 0.1 --attention-dropout 0.1";
     let run = |device: &str, words: &str| {
-        let mut c = program();
+        let mut c = vendor.finds(program());
         c.args(gpt.split_whitespace()).args(["--device", device]).args(words.split_whitespace());
-        clean(c.env("CUDA_HOME", &home).env("FERROTRON_MOCK_LOUD", "1"))
+        clean(&mut c)
     };
     let (cuda, cpu) = (run("cuda", ""), run("cpu", ""));
     assert!(difference(&cuda, &cpu) <= 1e-5, "{}\n{cuda}\n{cpu}", difference(&cuda, &cpu));
@@ -84,8 +67,8 @@ fn a_gpt_with_dropout_trains_to_the_losses_of_the_cpu_and_recomputes_to_the_same
 #[test]
 fn bf16_stays_near_the_cpu() {
     let t = Temp::new("cuda-bf16");
-    let Some(home) = cuda(&t) else { return };
-    let (cuda, cpu) = (clean(&mut on("cuda", &home, "--bf16")), clean(&mut on("cpu", &home, "--bf16")));
+    let Some(vendor) = Vendor::cuda(&t) else { return };
+    let (cuda, cpu) = (clean(&mut on("cuda", &vendor, "--bf16")), clean(&mut on("cpu", &vendor, "--bf16")));
     // an element whose sum is near the middle of two bf16 values may be rounded the other way: 2^-8 of it
     assert!(difference(&cuda, &cpu) <= 2e-2, "{}\n{cuda}\n{cpu}", difference(&cuda, &cpu));
 }
@@ -93,13 +76,13 @@ fn bf16_stays_near_the_cpu() {
 #[test]
 fn eight_ranks_over_nccl_train_to_the_losses_of_one_cpu_rank() {
     let t = Temp::new("cuda-ranks");
-    let Some(home) = cuda(&t) else { return };
+    let Some(vendor) = Vendor::cuda(&t) else { return };
     let words = "--train-iters 4 --lr-warmup-iters 1 --eval-iters 0 --global-batch-size 8";
     let ranks = "--thread-ranks 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel \
                  --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather";
-    let eight = clean(&mut on("cuda", &home, &format!("{words} {ranks}")));
+    let eight = clean(&mut on("cuda", &vendor, &format!("{words} {ranks}")));
     // two tensor-parallel ranks pad the vocabulary to 256
-    let one = clean(&mut on("cpu", &home, &format!("{words} --make-vocab-size-divisible-by 256")));
+    let one = clean(&mut on("cpu", &vendor, &format!("{words} --make-vocab-size-divisible-by 256")));
     let (eight, one) = (numbers(&eight), numbers(&one));
     assert!(eight.len() == 8 && one.len() == 8, "{eight:?} {one:?}");
     // sums over ranks run in another order; of every other number, the gradients' norm, three digits are printed
@@ -113,7 +96,7 @@ fn eight_ranks_over_nccl_train_to_the_losses_of_one_cpu_rank() {
 #[test]
 fn a_profiler_hears_ranges_and_where_the_profiled_iterations_begin_and_end() {
     let t = Temp::new("cuda-profile");
-    let Some(home) = cuda(&t) else { return };
+    let Some(vendor) = Vendor::cuda(&t) else { return };
     let window_words = format!(
         "--train-iters 6 --lr-warmup-iters 1 --eval-iters 0 --profile --profile-step-start 2 --profile-step-end 4 \
          --profile-save-path {}",
@@ -121,7 +104,7 @@ fn a_profiler_hears_ranges_and_where_the_profiled_iterations_begin_and_end() {
     );
     let run = |words: &str| {
         let file = t.path(if words.is_empty() { "window" } else { "whole" });
-        let log = clean(on("cuda", &home, &format!("{window_words} {words}")).env("FERROTRON_MOCK_NVTX", &file));
+        let log = clean(on("cuda", &vendor, &format!("{window_words} {words}")).env("FERROTRON_MOCK_NVTX", &file));
         let mut all = heard(&file);
         assert_eq!((all.len(), all[0].thread.as_str()), (1, "rank 0"), "{all:?}");
         (log, all.remove(0))
@@ -142,7 +125,7 @@ fn a_profiler_hears_ranges_and_where_the_profiled_iterations_begin_and_end() {
 
     // a run that ends inside the window ends the capture too
     let file = t.path("early");
-    clean(on("cuda", &home, &format!("{window_words} --exit-interval 3")).env("FERROTRON_MOCK_NVTX", &file));
+    clean(on("cuda", &vendor, &format!("{window_words} --exit-interval 3")).env("FERROTRON_MOCK_NVTX", &file));
     let early = heard(&file).remove(0);
     assert_eq!((iterations(&early.ranges), early.switches.len()), (1, 2), "{early:?}");
 }
@@ -150,14 +133,14 @@ fn a_profiler_hears_ranges_and_where_the_profiled_iterations_begin_and_end() {
 #[test]
 fn a_device_that_fails_ends_the_run_in_time_with_place_and_kernels() {
     let t = Temp::new("cuda-faults");
-    let Some(home) = cuda(&t) else { return };
+    let Some(vendor) = Vendor::cuda(&t) else { return };
     for (fault, words) in [
         ("task:attention_backward_q#3=700", "700 CUDA_ERROR_ILLEGAL_ADDRESS: a kernel touched memory"),
         ("task:rms_norm#20=214", "214 CUDA_ERROR_ECC_UNCORRECTABLE: the GPU's memory or links have an error"),
         ("task:adam#2=719", "719 CUDA_ERROR_LAUNCH_FAILED: a kernel failed"),
     ] {
         let start = Instant::now();
-        let out = on("cuda", &home, "").env("FERROTRON_MOCK_FAULTS", format!("0:{fault}")).output().unwrap();
+        let out = on("cuda", &vendor, "").env("FERROTRON_MOCK_FAULTS", format!("0:{fault}")).output().unwrap();
         let e = text(&out.stderr);
         assert!(start.elapsed() < Duration::from_secs(10) && out.status.code() == Some(1), "{fault}\n{e}");
         for part in ["rank 0 (", "): iteration ", "cuda:0: ", words, "launched last on this stream"] {
@@ -165,7 +148,7 @@ fn a_device_that_fails_ends_the_run_in_time_with_place_and_kernels() {
         }
     }
     let start = Instant::now();
-    let out = on("cuda", &home, "").env("FERROTRON_MOCK_FAULTS", "0:cuMemCreate#2=2").output().unwrap();
+    let out = on("cuda", &vendor, "").env("FERROTRON_MOCK_FAULTS", "0:cuMemCreate#2=2").output().unwrap();
     let e = text(&out.stderr);
     assert!(start.elapsed() < Duration::from_secs(10) && out.status.code() == Some(1), "{e}");
     for part in ["rank 0 (", "starting", "out of memory on cuda:0", "bytes wanted for"] {
@@ -175,9 +158,10 @@ fn a_device_that_fails_ends_the_run_in_time_with_place_and_kernels() {
 
 #[test]
 fn without_a_driver_cuda_fails_at_once_and_auto_takes_a_gpu_where_there_is_one() {
-    let nowhere = Path::new("/nowhere/cuda");
+    let mut c = tiny("--device cuda");
+    c.env("CUDA_HOME", "/nowhere/cuda").env_remove("CUDA_PATH");
     let start = Instant::now();
-    let out = on("cuda", nowhere, "").output().unwrap();
+    let out = c.output().unwrap();
     let (took, e) = (start.elapsed(), text(&out.stderr));
     assert_eq!(out.status.code(), Some(1), "{e}");
     assert!(took < Duration::from_millis(200), "{took:?}");
@@ -185,8 +169,8 @@ fn without_a_driver_cuda_fails_at_once_and_auto_takes_a_gpu_where_there_is_one()
         assert!(e.contains(part), "{part} in {e}");
     }
     let t = Temp::new("cuda-auto");
-    let Some(home) = cuda(&t) else { return };
-    let auto = clean(on("auto", &home, "--train-iters 1 --lr-warmup-iters 0").env("ASCEND_HOME_PATH", "/nowhere"));
+    let Some(vendor) = Vendor::cuda(&t) else { return };
+    let auto = clean(on("auto", &vendor, "--train-iters 1 --lr-warmup-iters 0").env("ASCEND_HOME_PATH", "/nowhere"));
     assert!(auto.contains("--device auto takes cuda: 8 of NVIDIA H100 (mock)"), "{auto}");
 }
 
@@ -195,22 +179,22 @@ fn without_a_driver_cuda_fails_at_once_and_auto_takes_a_gpu_where_there_is_one()
 #[test]
 fn steps_as_graphs_print_the_same_digits() {
     let t = Temp::new("cuda-graphs");
-    let Some(home) = cuda(&t) else { return };
+    let Some(vendor) = Vendor::cuda(&t) else { return };
     let growing = "--global-batch-size 8 --rampup-batch-size 4 4 16 --hidden-dropout 0.1 --attention-dropout 0.1";
     let two = "--train-iters 6 --thread-ranks 2 --tensor-model-parallel-size 2 --sequence-parallel --eval-iters 0";
     let sharded = "--train-iters 6 --thread-ranks 2 --use-distributed-optimizer --overlap-grad-reduce \
                    --overlap-param-gather --ddp-bucket-size 2000 --eval-iters 0";
     for words in [growing, two, sharded] {
-        let eager = clean(&mut on("cuda", &home, words));
+        let eager = clean(&mut on("cuda", &vendor, words));
         let graphs = format!("{words} --enable-cuda-graph --cuda-graph-warmup-steps 2");
-        let graphs = clean(on("cuda", &home, &graphs).env("FERROTRON_MOCK_SEED", "5"));
+        let graphs = clean(on("cuda", &vendor, &graphs).env("FERROTRON_MOCK_SEED", "5"));
         assert!(
             graphs.contains("CUDA graphs: after 2 steps, forward and backward of a step are one graph"),
             "{graphs}"
         );
         assert_eq!(numbers(&graphs), numbers(&eager), "{words}");
     }
-    let cpu = clean(&mut on("cpu", &home, "--cuda-graph-impl local --train-iters 1 --lr-warmup-iters 0"));
+    let cpu = clean(&mut on("cpu", &vendor, "--cuda-graph-impl local --train-iters 1 --lr-warmup-iters 0"));
     assert!(cpu.contains("no effect: --cuda-graph-impl (CUDA graphs are of CUDA devices)"), "{cpu}");
 }
 
@@ -218,7 +202,7 @@ fn steps_as_graphs_print_the_same_digits() {
 #[test]
 fn what_fails_in_a_graph_is_told_in_time() {
     let t = Temp::new("cuda-graph-faults");
-    let Some(home) = cuda(&t) else { return };
+    let Some(vendor) = Vendor::cuda(&t) else { return };
     let graph = "--cuda-graph-impl local --cuda-graph-warmup-steps 1 --eval-iters 0";
     // a step of the tiny Llama has 20 RMS norms at most: the 60th is in the third step's graph or later
     let ranks =
@@ -228,7 +212,7 @@ fn what_fails_in_a_graph_is_told_in_time() {
         ("1:lost:ncclAllReduce#50=1", &ranks, &["waited 3.", "last 16 collectives", "all_reduce"]),
     ] {
         let start = Instant::now();
-        let out = on("cuda", &home, words).env("FERROTRON_MOCK_FAULTS", fault).output().unwrap();
+        let out = on("cuda", &vendor, words).env("FERROTRON_MOCK_FAULTS", fault).output().unwrap();
         let (took, e) = (start.elapsed(), text(&out.stderr));
         assert!(took < Duration::from_secs(10) && out.status.code().is_some_and(|c| c != 0), "{took:?}\n{e}");
         for part in parts {
@@ -240,14 +224,10 @@ fn what_fails_in_a_graph_is_told_in_time() {
 #[test]
 fn the_doctor_tests_devices_and_every_op_of_one() {
     let t = Temp::new("cuda-doctor");
-    let Some(home) = cuda(&t) else { return };
+    let Some(vendor) = Vendor::cuda(&t) else { return };
     let doctor = |words: &[&str], faults: &str| {
-        let mut c = Command::new(env!("CARGO_BIN_EXE_ferrotron"));
-        c.arg("doctor")
-            .args(words)
-            .env("CUDA_HOME", &home)
-            .env_remove("CUDA_PATH")
-            .env("FERROTRON_MOCK_FAULTS", faults);
+        let mut c = vendor.finds(Command::new(env!("CARGO_BIN_EXE_ferrotron")));
+        c.arg("doctor").args(words).env("FERROTRON_MOCK_FAULTS", faults);
         let out = c.output().unwrap();
         (out.status.code(), text(&out.stdout), text(&out.stderr))
     };

@@ -4,12 +4,17 @@
 #![allow(clippy::unwrap_used)] // a test
 
 mod common;
+#[path = "common/vendor.rs"]
+mod vendor;
+#[path = "common/world.rs"]
+mod world;
 
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{TINY, Temp, cann, clean, difference, losses, program, text};
+use common::{TINY, Temp, clean, difference, losses, program, text};
+use vendor::cann;
 
 /// The tiny command line on a device, without dropout, whose probability is the only thing that differs between tests.
 fn on(device: &str, home: &Path, words: &str) -> Command {

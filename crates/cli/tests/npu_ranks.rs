@@ -3,12 +3,17 @@
 #![allow(clippy::unwrap_used)] // a test
 
 mod common;
+#[path = "common/vendor.rs"]
+mod vendor;
+#[path = "common/world.rs"]
+mod world;
 
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use common::{Temp, cann, clean, difference, losses, program, text};
+use common::{Temp, clean, difference, losses, program, text};
+use vendor::{Vendor, cann};
 
 /// Command line 5 of the article that this program follows, at tiny width.
 const LINE: &str = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --num-layers 4 --hidden-size 32 \
@@ -121,7 +126,8 @@ fn eight_processes_train_to_the_losses_of_eight_threads() {
             c.env_remove(name);
         }
         c.env("ASCEND_HOME_PATH", t.path("cann")).env("HCCL_BUFFSIZE", "512").env("OMP_NUM_THREADS", "1");
-        c.env("FERROTRON_MOCK_PROCESSES", "1").env("FERROTRON_MOCK_LOUD", "1").env("TMPDIR", t.path(""));
+        vendor::between_processes(&mut c, &t);
+        c.env("FERROTRON_MOCK_LOUD", "1");
         c
     };
     let processes = clean(&mut launched("--check-collectives"));
@@ -135,4 +141,16 @@ fn eight_processes_train_to_the_losses_of_eight_threads() {
     assert!(status.code().is_some_and(|code| code != 0), "{status}\n{err}");
     assert!(err.contains("waited 3.") && err.contains("ranks [2, 3] wait in tp #5 all_reduce"), "{err}");
     assert!(took < Duration::from_secs(20), "{took:?}");
+}
+
+#[test]
+fn processes_train_to_the_losses_of_the_cpu() {
+    let t = Temp::new("npu-few-processes");
+    vendor::processes_train_to_the_losses_of_the_cpu(&Vendor::npu(&t), &t);
+}
+
+#[test]
+fn a_killed_rank_ends_all_processes_in_time() {
+    let t = Temp::new("npu-killed");
+    vendor::a_killed_rank_ends_all_processes_in_time(&Vendor::npu(&t), &t);
 }

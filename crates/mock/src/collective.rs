@@ -32,8 +32,10 @@ pub enum Kind {
         /// From each rank.
         from: Vec<usize>,
     },
-    /// Nothing but waiting.
+    /// Nothing but waiting. The ranks must agree on `count`.
     Barrier,
+    /// As [`Kind::AllGather`], of what ranks say who split their communicator.
+    Split,
 }
 
 /// A call as one rank makes it.
@@ -228,7 +230,7 @@ impl Group {
         let (one, all) = (call.count, call.count * self.ranks);
         let (out, into) = match &call.kind {
             Kind::AllReduce(_) => (one, one),
-            Kind::AllGather => (one, all),
+            Kind::AllGather | Kind::Split => (one, all),
             Kind::AllGatherV { counts } => (counts.get(rank).copied().unwrap_or(0), counts.iter().sum()),
             Kind::ReduceScatter(_) => (all, one),
             Kind::Broadcast { .. } => (one, one),
@@ -305,7 +307,7 @@ unsafe fn exchange(entries: &[&Entry]) {
             let sums: Vec<_> = all.clone().map(|r| reduced(*op, r * bytes)).collect();
             all.for_each(|r| give(r, 0, &sums[r]));
         }
-        Kind::AllGather => {
+        Kind::AllGather | Kind::Split => {
             let whole: Vec<u8> = all.clone().flat_map(|r| take(r, 0, bytes)).collect();
             all.for_each(|r| give(r, 0, &whole));
         }

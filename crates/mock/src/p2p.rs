@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 use crate::collective::{CollectiveError, Group, interrupted};
+use crate::race::Access;
 use crate::reduce::Element;
 
 /// A send or receive of a batch.
@@ -20,6 +21,18 @@ pub struct Item {
     pub count: usize,
     /// Element type.
     pub element: Element,
+}
+
+impl Item {
+    /// Bytes.
+    pub fn bytes(&self) -> usize {
+        self.count * self.element.size()
+    }
+
+    /// The memory that it touches.
+    pub fn access(&self) -> Access {
+        if self.send { Access::read(self.at, self.bytes()) } else { Access::write(self.at, self.bytes()) }
+    }
 }
 
 /// Sends that wait, by (from, to).
@@ -75,9 +88,8 @@ impl Group {
                     failed = Some(CollectiveError::Mismatch { call: number, what });
                     return false;
                 }
-                let bytes = item.count * item.element.size();
-                // SAFETY: the sender waits for this, the receiver is this call, and both hold `bytes` bytes.
-                unsafe { std::ptr::copy_nonoverlapping(from.at as *const u8, item.at as *mut u8, bytes) };
+                // SAFETY: the sender waits for this, the receiver is this call, and both hold as many bytes.
+                unsafe { std::ptr::copy_nonoverlapping(from.at as *const u8, item.at as *mut u8, item.bytes()) };
                 mail.received.push(number);
                 false
             });

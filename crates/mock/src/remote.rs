@@ -2,6 +2,7 @@
 //! their calls with the bytes of their buffers. What ranks ask for is checked by the same [`Group`].
 
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,146 +10,49 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::collective::{Call, CollectiveError, Group, interrupted};
+use crate::collective::{CollectiveError, Group, interrupted};
 use crate::p2p::Item;
 use crate::wire::{Answer, Request};
 
 /// How long rank 0 lets the others read its last answers when it goes.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// A rank's way to its group.
-pub enum Meeting {
-    /// The group is this process's.
-    Here(Arc<Group>),
-    /// Another process serves it.
-    There(Remote),
-}
-
-impl Meeting {
-    /// Ranks.
-    pub fn ranks(&self) -> usize {
-        match self {
-            Meeting::Here(group) => group.ranks(),
-            Meeting::There(remote) => remote.ranks,
-        }
-    }
-
-    /// As [`Group::call`].
-    ///
-    /// # Safety
-    /// As there.
-    pub unsafe fn call(
-        &self,
-        rank: usize,
-        call: Call,
-        send: (usize, usize),
-        recv: (usize, usize),
-    ) -> Result<(), CollectiveError> {
-        match self {
-            // SAFETY: the caller's promise.
-            Meeting::Here(group) => unsafe { group.call(rank, call, send, recv) },
-            Meeting::There(remote) => {
-                // SAFETY: the caller's promise: memory that nobody else touches.
-                let bytes = unsafe { bytes(send) };
-                let answer = remote.ask(&Request::Call { rank, call, send: bytes, recv: recv.1 })?;
-                // SAFETY: as above; the server answers with as many bytes.
-                unsafe { put(recv.0, &answer[..answer.len().min(recv.1)]) };
-                Ok(())
-            }
-        }
-    }
-
-    /// As [`Group::batch`].
-    ///
-    /// # Safety
-    /// As there.
-    pub unsafe fn batch(&self, rank: usize, items: &[Item]) -> Result<(), CollectiveError> {
-        match self {
-            // SAFETY: the caller's promise.
-            Meeting::Here(group) => unsafe { group.batch(rank, items) },
-            Meeting::There(remote) => {
-                let sent = items.iter().filter(|i| i.send);
-                // SAFETY: the caller's promise.
-                let data = sent.flat_map(|i| unsafe { bytes((i.at, i.count * i.element.size())) }).collect();
-                let answer = remote.ask(&Request::Batch { rank, items: items.to_vec(), data })?;
-                let mut rest = &answer[..];
-                for i in items.iter().filter(|i| !i.send) {
-                    let (part, more) = rest.split_at(rest.len().min(i.count * i.element.size()));
-                    // SAFETY: the caller's promise.
-                    unsafe { put(i.at, part) };
-                    rest = more;
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// As [`Group::interrupt`].
-    pub fn interrupt(&self, rank: usize) {
-        match self {
-            Meeting::Here(group) => group.interrupt(rank),
-            Meeting::There(remote) => remote.interrupt(rank),
-        }
-    }
-
-    /// As [`Group::dawdle`].
-    pub fn dawdle(&self, rank: usize, time: Option<Duration>) -> Result<(), CollectiveError> {
-        match self {
-            Meeting::Here(group) => group.dawdle(rank, time),
-            Meeting::There(remote) => remote.dawdle(time),
-        }
-    }
-}
-
-/// # Safety
-/// The memory is live, and nobody writes to it meanwhile.
-unsafe fn bytes((at, n): (usize, usize)) -> Vec<u8> {
-    if n == 0 {
-        return vec![];
-    }
-    // SAFETY: the contract above.
-    unsafe { std::slice::from_raw_parts(at as *const u8, n) }.to_vec()
-}
-
-/// # Safety
-/// The memory has as many bytes, and nobody else touches it meanwhile.
-unsafe fn put(at: usize, data: &[u8]) {
-    if !data.is_empty() {
-        // SAFETY: the contract above.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), at as *mut u8, data.len()) };
-    }
-}
-
 /// A group that another process serves.
 pub struct Remote {
     path: PathBuf,
     ranks: usize,
     stream: Mutex<UnixStream>,
+    /// The same connection, to end a call for which the server does not answer.
+    hangup: UnixStream,
     gone: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Remote {
-    /// Connects, trying as long as the server may need to come.
-    pub fn connect(path: &Path, ranks: usize, patience: Duration) -> io::Result<Remote> {
+    /// Connects, trying as long as the server may need to come, while it is `wanted`.
+    pub fn connect(path: &Path, ranks: usize, patience: Duration, wanted: &dyn Fn() -> bool) -> io::Result<Remote> {
         let began = Instant::now();
         loop {
             match UnixStream::connect(path) {
                 Ok(stream) => {
-                    let (stream, gone) = (Mutex::new(stream), Mutex::new(false));
-                    return Ok(Remote { path: path.into(), ranks, stream, gone, changed: Condvar::new() });
+                    let (hangup, stream, gone) = (stream.try_clone()?, Mutex::new(stream), Mutex::new(false));
+                    return Ok(Remote { path: path.into(), ranks, stream, hangup, gone, changed: Condvar::new() });
                 }
-                Err(e) if began.elapsed() >= patience => return Err(e),
+                Err(e) if began.elapsed() >= patience || !wanted() => return Err(e),
                 Err(_) => std::thread::sleep(Duration::from_millis(2)),
             }
         }
+    }
+
+    pub(crate) fn ranks(&self) -> usize {
+        self.ranks
     }
 
     fn is_gone(&self) -> bool {
         *self.gone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ask(&self, request: &Request) -> Result<Vec<u8>, CollectiveError> {
+    pub(crate) fn ask(&self, request: &Request) -> Result<Vec<u8>, CollectiveError> {
         if self.is_gone() {
             return Err(interrupted());
         }
@@ -161,16 +65,20 @@ impl Remote {
         }
     }
 
-    fn interrupt(&self, rank: usize) {
+    pub(crate) fn interrupt(&self, rank: usize) {
         *self.gone.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.changed.notify_all();
-        // The connection is busy with the call that shall end. A server that is gone has ended it.
+        // The connection is busy with the call that shall end.
         let told = UnixStream::connect(&self.path);
-        let _ =
+        let told =
             told.and_then(|mut s| send(&mut s, &Request::Interrupt { rank }.encode()).and_then(|()| receive(&mut s)));
+        if told.is_err() {
+            // Rank 0 has left the group already, so nobody else would end the call. One that has ended needs it no more.
+            let _ = self.hangup.shutdown(Shutdown::Both);
+        }
     }
 
-    fn dawdle(&self, time: Option<Duration>) -> Result<(), CollectiveError> {
+    pub(crate) fn dawdle(&self, time: Option<Duration>) -> Result<(), CollectiveError> {
         let end = time.map(|t| Instant::now() + t);
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -245,6 +153,11 @@ fn answer_all(mut stream: UnixStream, group: &Group, busy: &AtomicUsize) {
 }
 
 fn answer(group: &Group, request: Request) -> Result<Vec<u8>, CollectiveError> {
+    let (Request::Call { rank, .. } | Request::Batch { rank, .. } | Request::Interrupt { rank }) = request;
+    if rank >= group.ranks() {
+        let what = format!("rank {rank} came to a group of {}", group.ranks());
+        return Err(CollectiveError::Mismatch { call: 0, what });
+    }
     match request {
         Request::Call { rank, call, send, recv } => {
             let mut out = vec![0u8; recv];
@@ -254,13 +167,12 @@ fn answer(group: &Group, request: Request) -> Result<Vec<u8>, CollectiveError> {
             Ok(out)
         }
         Request::Batch { rank, items, mut data } => {
-            let size = |i: &Item| i.count * i.element.size();
-            let mut out = vec![0u8; items.iter().filter(|i| !i.send).map(size).sum()];
+            let mut out = vec![0u8; items.iter().filter(|i| !i.send).map(Item::bytes).sum()];
             let (mut from, mut to) = (data.as_mut_ptr() as usize, out.as_mut_ptr() as usize);
             let place = |i: Item| {
                 let next = if i.send { &mut from } else { &mut to };
                 let at = *next;
-                *next += size(&i);
+                *next += i.bytes();
                 Item { at, ..i }
             };
             let items: Vec<Item> = items.into_iter().map(place).collect();

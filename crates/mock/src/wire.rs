@@ -85,6 +85,7 @@ impl Request {
                     Kind::Broadcast { root } => (4, *root, none, none),
                     Kind::AllToAll { to, from } => (5, 0, &to[..], &from[..]),
                     Kind::Barrier => (6, 0, none, none),
+                    Kind::Split => (7, 0, none, none),
                 };
                 let w = w.number(0).number(*rank).number(kind).number(detail).numbers(first).numbers(second);
                 w.number(call.count).number(place(&call.element, &ELEMENTS)).bytes(send).number(*recv)
@@ -115,6 +116,7 @@ impl Request {
                     4 => Kind::Broadcast { root: detail },
                     5 => Kind::AllToAll { to: first, from: second },
                     6 => Kind::Barrier,
+                    7 => Kind::Split,
                     _ => return None,
                 };
                 let call = Call { kind, count: r.number()?, element: *ELEMENTS.get(r.number()?)? };
@@ -180,6 +182,7 @@ mod tests {
             Kind::Broadcast { root: 2 },
             Kind::AllToAll { to: vec![1, 2], from: vec![3, 0] },
             Kind::Barrier,
+            Kind::Split,
         ];
         let item = |send, count| Item { send, peer: 1, at: 0, count, element: Element::F16 };
         let mut requests = vec![

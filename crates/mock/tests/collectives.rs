@@ -1,8 +1,11 @@
 //! Collectives between threads give the right data, and name ranks that disagree or do not come.
 
-use std::time::Duration;
+#![allow(clippy::unwrap_used)] // a test that cannot go on stops
 
-use ferrotron_mock::{Call, CollectiveError, Element, Group, Item, Kind, Reduction};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferrotron_mock::{Call, CollectiveError, Element, Group, Item, Kind, Meeting, Reduction, Remote, Server};
 
 /// Runs a call on every rank with the given floats; gives what each received.
 fn run(calls: Vec<(Call, Vec<f32>, usize)>) -> Vec<Result<Vec<f32>, CollectiveError>> {
@@ -132,4 +135,50 @@ fn a_send_without_its_receive_and_one_of_another_size_are_errors() {
         [a.join().unwrap().unwrap_err().to_string(), b.join().unwrap().unwrap_err().to_string()]
     });
     assert!(errors.iter().all(|e| e.contains("rank 0 sends 1 F32, rank 1 receives 2 F32")), "{errors:?}");
+}
+
+/// A rank's way to a group that is served at a path.
+fn there(path: &std::path::Path, ranks: usize) -> Meeting {
+    Meeting::There(Remote::connect(path, ranks, Duration::from_secs(5), &|| true).unwrap())
+}
+
+#[test]
+fn a_rank_of_another_process_ends_its_call_also_when_the_first_has_left() {
+    let path = std::env::temp_dir().join(format!("ferrotron-mock-test-{}", std::process::id()));
+    for leaves in [false, true] {
+        let group = Arc::new(Group::new(3, Duration::from_secs(60)));
+        let mut server = Some(Server::start(&group, &path).unwrap());
+        let met = there(&path, 3);
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| met.come(1));
+            std::thread::sleep(Duration::from_millis(20));
+            if leaves {
+                server.take();
+            }
+            met.interrupt(1);
+            assert!(matches!(waits.join().unwrap(), Err(CollectiveError::Aborted(_))));
+            assert!(matches!(met.come(1), Err(CollectiveError::Aborted(_))));
+        });
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    }
+    // nobody serves, and nobody wants it any more
+    let began = Instant::now();
+    assert!(Remote::connect(&path, 3, Duration::from_secs(60), &|| false).is_err());
+    assert!(began.elapsed() < Duration::from_secs(1));
+}
+
+#[test]
+fn ranks_of_processes_agree_on_how_many_they_are() {
+    let path = std::env::temp_dir().join(format!("ferrotron-mock-ranks-{}", std::process::id()));
+    let group = Arc::new(Group::new(2, Duration::from_secs(5)));
+    let _server = Server::start(&group, &path).unwrap();
+    let here = Meeting::Here { group: group.clone(), server: None };
+    let other = there(&path, 3);
+    let [a, b] = std::thread::scope(|scope| {
+        [scope.spawn(|| here.come(0)), scope.spawn(|| other.come(1))]
+            .map(|t| t.join().unwrap().unwrap_err().to_string())
+    });
+    assert!(a == b && a.contains("rank 0 calls") && a.contains("count: 3"), "{a}\n{b}");
+    assert!(there(&path, 3).come(2).unwrap_err().to_string().contains("rank 2 came to a group of 2"));
 }

@@ -45,6 +45,21 @@ pub unsafe extern "C" fn ferrotronMockReport(device: u32, text: *mut c_char, siz
     lines.len() as i32
 }
 
+/// The communicators of a device, a line each: `ranks=2 rank=0 made=split`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ferrotronMockComms(device: u32, text: *mut c_char, size: usize) -> i32 {
+    let lines = crate::nccl::list(device as usize);
+    // SAFETY: the caller's buffer.
+    unsafe { write(&lines, text, size) };
+    lines.lines().count() as i32
+}
+
+/// The version that NCCL says it is: 22105 is 2.21.5.
+#[unsafe(no_mangle)]
+pub extern "C" fn ferrotronMockNcclVersion(version: i32) {
+    crate::nccl::version().store(version, Ordering::Relaxed);
+}
+
 /// Memory in use on a device, in bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn ferrotronMockMemory(device: u32) -> u64 {

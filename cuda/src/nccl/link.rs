@@ -1,13 +1,13 @@
 //! One communicator.
 
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use ferrotron_comm::{Collective, Link, P2p, ReduceOp};
 use ferrotron_device::{DType, Error, Result, Tensor};
-use ferrotron_nccl_sys::{self as sys, Nccl, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
+use ferrotron_nccl_sys::{self as sys, Nccl, ncclComm_t, ncclConfig_v21800, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
-use super::{check, settle};
+use super::{ASK, check, settle};
 use crate::shared::lock;
 use crate::stream::Core;
 
@@ -43,8 +43,21 @@ pub struct NcclLink {
     comm: Mutex<usize>,
     group: String,
     rank: usize,
+    leaving: Mutex<Leaving>,
     /// Device memory that it takes.
     pub memory: usize,
+}
+
+/// How far a communicator is on its way out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    Not,
+    /// It is being finalized.
+    Began,
+    /// It can be destroyed.
+    Done,
+    /// It can only be aborted.
+    Failed,
 }
 
 /// One call of a group of calls that progress together.
@@ -56,22 +69,61 @@ enum Part {
 
 impl NcclLink {
     pub fn new(nccl: Arc<Nccl>, core: Arc<Core>, comm: ncclComm_t, group: String, rank: usize) -> NcclLink {
-        NcclLink { nccl, core, comm: Mutex::new(comm as usize), group, rank, memory: 0 }
+        let (comm, leaving) = (Mutex::new(comm as usize), Mutex::new(Leaving::Not));
+        NcclLink { nccl, core, comm, group, rank, leaving, memory: 0 }
+    }
+
+    /// The communicator, if it was not aborted. Nobody does while the lock is held.
+    fn alive(&self) -> Result<MutexGuard<'_, usize>> {
+        let comm = lock(&self.comm);
+        if *comm != 0 {
+            return Ok(comm);
+        }
+        Err(self.core.shared.ending.abandoned().unwrap_or_else(|| Error::Aborted("the communicator".into())))
+    }
+
+    /// True when others can be split from it.
+    pub fn is_alive(&self) -> bool {
+        *lock(&self.comm) != 0 && *lock(&self.leaving) == Leaving::Not
+    }
+
+    /// A communicator of the same ranks, of which this one is number `place`, in its own background; all ranks ask for it at
+    /// once. What is queued on this one is waited for first, as the library asks.
+    pub fn split(&self, what: &str, place: usize) -> Result<ncclComm_t> {
+        let Some(split) = self.nccl.ncclCommSplit else {
+            let what = format!("{what}: this rank's NCCL has none: do all hosts have one version?");
+            return Err(Error::Device { device: self.core.shared.name.clone(), what });
+        };
+        self.core.synchronize()?;
+        self.core.begin()?;
+        let (comm, shared) = (self.alive()?, &self.core.shared);
+        let comm = *comm as ncclComm_t;
+        // The library writes here in the background, even when this rank has given up: then the place is never freed.
+        let made: &'static mut ncclComm_t = Box::leak(Box::new(std::ptr::null_mut()));
+        let made: *mut ncclComm_t = made;
+        // SAFETY: a live communicator without calls under way; a configuration of its own size, which is copied; `made` lives.
+        let result = unsafe { split(comm, 0, place as i32, made, &ncclConfig_v21800::NON_BLOCKING_APART) };
+        check(&self.nccl, shared, what, comm, result)?;
+        settle(&self.nccl, shared, what, comm)?;
+        // That the parent is done does not promise that the child is there (NVIDIA/nccl issue 1472).
+        loop {
+            // SAFETY: it lives; the library writes a whole pointer, once.
+            let child = unsafe { made.read_volatile() };
+            if !child.is_null() {
+                // SAFETY: made above, and the library has written it: nobody knows it any more.
+                drop(unsafe { Box::from_raw(made) });
+                return Ok(child);
+            }
+            shared.ending.abandoned().map_or(Ok(()), Err)?;
+            std::thread::sleep(ASK);
+        }
     }
 
     /// Makes one call with the device's context current, notes it for error messages, and waits until it is on the stream.
     fn call(&self, name: &str, t: &Tensor, call: impl FnOnce(&Nccl, ncclComm_t) -> ncclResult_t) -> Result<()> {
         self.core.begin()?;
         self.core.note(format!("{name} of {} {} in group {}", t.numel(), t.dtype(), self.group));
-        let comm = lock(&self.comm);
-        if *comm == 0 {
-            return Err(self
-                .core
-                .shared
-                .ending
-                .abandoned()
-                .unwrap_or_else(|| Error::Aborted("the communicator".into())));
-        }
+        let comm = self.alive()?;
         let (shared, what, comm) = (&self.core.shared, format!("{name} in group {}", self.group), *comm as ncclComm_t);
         check(&self.nccl, shared, &what, comm, call(&self.nccl, comm))?;
         settle(&self.nccl, shared, &what, comm)
@@ -175,6 +227,8 @@ impl Link for NcclLink {
 
     fn failure(&self) -> Option<String> {
         let late = || {
+            // what the others do when all calls are done is no failure of this rank
+            Some(()).filter(|()| *lock(&self.leaving) == Leaving::Not)?;
             // a call that is being made tells its error itself
             let comm = self.comm.try_lock().ok().filter(|c| **c != 0)?;
             self.core.shared.enter().ok()?;
@@ -187,6 +241,34 @@ impl Link for NcclLink {
         };
         let error = late().or_else(|| self.core.failure())?;
         Some(format!("rank {} of group {}: {error}", self.rank, self.group))
+    }
+
+    fn leave(&self) -> bool {
+        let (comm, mut leaving) = (lock(&self.comm), lock(&self.leaving));
+        if *comm == 0 || self.core.shared.enter().is_err() {
+            return true;
+        }
+        let (comm, shared) = (*comm as ncclComm_t, &self.core.shared);
+        if *leaving == Leaving::Not {
+            // before a communicator goes the library waits for the end of graphs that hold calls of it
+            shared.graphs.free(shared);
+        }
+        let mut state = sys::ncclSuccess;
+        let asked = match *leaving {
+            // SAFETY: ours, and none of its calls is under way.
+            Leaving::Not => unsafe { (self.nccl.ncclCommFinalize)(comm) },
+            // SAFETY: a live communicator; an out-parameter.
+            Leaving::Began => unsafe { (self.nccl.ncclCommGetAsyncError)(comm, &mut state) },
+            Leaving::Done | Leaving::Failed => return true,
+        };
+        *leaving = match (*leaving, asked, state) {
+            // a library that is done at once says so when it is asked
+            (Leaving::Not, sys::ncclSuccess | sys::ncclInProgress, _) => Leaving::Began,
+            (Leaving::Began, sys::ncclSuccess, sys::ncclInProgress) => Leaving::Began,
+            (Leaving::Began, sys::ncclSuccess, sys::ncclSuccess) => Leaving::Done,
+            _ => Leaving::Failed,
+        };
+        *leaving != Leaving::Began
     }
 
     fn abandon(&self, why: &str) {
@@ -207,12 +289,14 @@ impl Link for NcclLink {
 
 impl Drop for NcclLink {
     fn drop(&mut self) {
-        // Whoever holds the link waits for its calls first.
+        // Whoever holds the link waits for its calls and the other ranks first.
+        let left = self.leave() && *lock(&self.leaving) == Leaving::Done;
         let comm = std::mem::take(&mut *lock(&self.comm));
         if comm != 0 {
             let _ = self.core.shared.enter();
+            let end = if left { self.nccl.ncclCommDestroy } else { self.nccl.ncclCommAbort };
             // SAFETY: ours, and this is its last use.
-            unsafe { (self.nccl.ncclCommDestroy)(comm as ncclComm_t) };
+            unsafe { end(comm as ncclComm_t) };
         }
     }
 }

@@ -17,6 +17,10 @@ ferrotron_dynlib::table! {
             fn ferrotronMockFaults(device: u32, rules: *const c_char) -> i32;
             /// What was done wrong.
             fn ferrotronMockReport(device: u32, text: *mut c_char, size: usize) -> i32;
+            /// A device's communicators.
+            fn ferrotronMockComms(device: u32, text: *mut c_char, size: usize) -> i32;
+            /// The version that NCCL says it is.
+            fn ferrotronMockNcclVersion(version: i32);
             /// Bytes in use.
             fn ferrotronMockMemory(device: u32) -> u64;
             /// The version it says it is.
@@ -88,6 +92,14 @@ impl Control {
         let mut text = vec![0u8; 1 << 16];
         // SAFETY: a buffer of this size.
         let lines = unsafe { (self.ferrotronMockReport)(device, text.as_mut_ptr().cast(), text.len()) };
+        assert!(lines >= 0);
+        until_nul(text)
+    }
+
+    pub fn comms(&self, device: u32) -> String {
+        let mut text = vec![0u8; 1 << 16];
+        // SAFETY: a buffer of this size.
+        let lines = unsafe { (self.ferrotronMockComms)(device, text.as_mut_ptr().cast(), text.len()) };
         assert!(lines >= 0);
         until_nul(text)
     }

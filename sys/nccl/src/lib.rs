@@ -20,6 +20,10 @@ pub type ncclRedOp_t = c_int;
 ferrotron_dynlib::constants! { CONSTANTS:
     /// Done.
     ncclSuccess: ncclResult_t = 0;
+    /// The system refused something.
+    ncclSystemError: ncclResult_t = 2;
+    /// A mistake of the library.
+    ncclInternalError: ncclResult_t = 3;
     /// An argument of a call is wrong.
     ncclInvalidArgument: ncclResult_t = 4;
     /// The calls of the ranks do not fit together, or come at a wrong time.
@@ -79,6 +83,53 @@ pub struct ncclConfig_v21400 {
     pub blocking: c_int,
 }
 
+/// A communicator's configuration in the layout of 2.18, which was the first that can be split; the header of that version
+/// still calls it `ncclConfig_v21700`, whose last field was not there in 2.17.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ncclConfig_v21800 {
+    /// Of this struct.
+    pub size: usize,
+    /// [`NCCL_CONFIG_MAGIC`].
+    pub magic: u32,
+    /// 21800.
+    pub version: u32,
+    /// 0: calls return at once.
+    pub blocking: c_int,
+    /// Blocks of a cluster, or [`NCCL_CONFIG_UNDEF_INT`].
+    pub cgaClusterSize: c_int,
+    /// Least blocks of a kernel, or [`NCCL_CONFIG_UNDEF_INT`].
+    pub minCTAs: c_int,
+    /// Most blocks of a kernel, or [`NCCL_CONFIG_UNDEF_INT`].
+    pub maxCTAs: c_int,
+    /// Name of the network module, or null.
+    pub netName: *const c_char,
+    /// 0: a communicator that is split off has resources of its own.
+    pub splitShare: c_int,
+}
+
+/// The oldest NCCL with `ncclCommSplit`.
+pub const FIRST_WITH_SPLIT: c_int = 21800;
+/// The color of a rank that only takes part in a split.
+pub const NCCL_SPLIT_NOCOLOR: c_int = -1;
+/// The default of a number of a configuration.
+pub const NCCL_CONFIG_UNDEF_INT: c_int = c_int::MIN;
+
+impl ncclConfig_v21800 {
+    /// Calls that return at once, and resources of its own: a parent is aborted without its children.
+    pub const NON_BLOCKING_APART: ncclConfig_v21800 = ncclConfig_v21800 {
+        size: size_of::<ncclConfig_v21800>(),
+        magic: NCCL_CONFIG_MAGIC,
+        version: 21800,
+        blocking: 0,
+        cgaClusterSize: NCCL_CONFIG_UNDEF_INT,
+        minCTAs: NCCL_CONFIG_UNDEF_INT,
+        maxCTAs: NCCL_CONFIG_UNDEF_INT,
+        netName: std::ptr::null(),
+        splitShare: 0,
+    };
+}
+
 /// Tells a configuration from anything else.
 pub const NCCL_CONFIG_MAGIC: u32 = 0xcafe_beef;
 
@@ -104,7 +155,9 @@ ferrotron_dynlib::table! {
             fn ncclCommInitRankConfig(
                 comm: *mut ncclComm_t, ranks: c_int, id: ncclUniqueId, rank: c_int, config: *const ncclConfig_v21400,
             ) -> ncclResult_t;
-            /// Ends a communicator after its work.
+            /// Lets a communicator's calls end and parts from the other ranks, which do so too. Non-blocking: in the background.
+            fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t;
+            /// Frees a communicator that was finalized.
             fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t;
             /// Ends a communicator and the kernels that it has on the device. Any thread may call it.
             fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t;
@@ -146,6 +199,11 @@ ferrotron_dynlib::table! {
             fn ncclGroupEnd() -> ncclResult_t;
         }
         optional {
+            /// All ranks of `comm` at once, without a call under way: a new communicator of those that name one color, in the
+            /// order of their keys. From 2.18 on. Non-blocking: `comm` is in progress until `new` is written.
+            fn ncclCommSplit(
+                comm: ncclComm_t, color: c_int, key: c_int, new: *mut ncclComm_t, config: *const ncclConfig_v21800,
+            ) -> ncclResult_t;
             /// What happened last, in words.
             fn ncclGetLastError(comm: ncclComm_t) -> *const c_char;
         }
@@ -178,6 +236,18 @@ mod tests {
     fn the_configuration_has_the_layout_of_2_14() {
         assert_eq!((size_of::<ncclConfig_v21400>(), std::mem::offset_of!(ncclConfig_v21400, blocking)), (24, 16));
         assert_eq!((size_of::<ncclUniqueId>(), align_of::<ncclUniqueId>()), (128, 1));
+    }
+
+    #[test]
+    fn the_configuration_has_the_layout_of_2_18() {
+        use std::mem::offset_of;
+        let fields = [offset_of!(ncclConfig_v21800, blocking), offset_of!(ncclConfig_v21800, maxCTAs)];
+        assert_eq!((size_of::<ncclConfig_v21800>(), fields), (48, [16, 28]));
+        assert_eq!((offset_of!(ncclConfig_v21800, netName), offset_of!(ncclConfig_v21800, splitShare)), (32, 40));
+    }
+
+    #[test]
+    fn results_have_advice() {
         assert!(advice(ncclRemoteError).contains("another rank") && advice(99).contains("NCCL_DEBUG"));
     }
 }

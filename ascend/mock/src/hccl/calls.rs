@@ -2,14 +2,12 @@
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use ferrotron_acl_sys::aclrtStream;
 use ferrotron_hccl_sys::{
     self as hccl, HcclComm, HcclDataType, HcclReduceOp, HcclResult, HcclRootInfo, HcclSendRecvItem,
 };
-use ferrotron_mock::{Access, Call, CollectiveError, Element, Engine, Item, Kind, Reduction, Task};
+use ferrotron_mock::{Access, Call, CollectiveError, Delay, Element, Engine, Item, Kind, Reduction, Task};
 
 use super::*;
 use crate::world::{Answer, lock, refuse, world};
@@ -86,12 +84,10 @@ fn queue(
         engine.broke(format!("{name} on another stream than the communicator's first call: ranks may differ in order"));
     }
     let (error, group, rank) = (comm.error.clone(), comm.group.clone(), comm.rank);
-    let lost = engine.faults().visit(&format!("lost:{name}")).is_some();
-    let slow = engine.faults().visit(&format!("slow:{name}")).map(|ms| Duration::from_millis(ms.unsigned_abs().into()));
+    let delay = Delay::of(engine.faults(), name);
     let interrupted = (group.clone(), rank);
     let task = Task::new(name, accesses, move || {
-        let late = if lost { group.dawdle(rank, None) } else { slow.map_or(Ok(()), |t| group.dawdle(rank, Some(t))) };
-        let done = late.and_then(|()| work(&group, rank));
+        let done = group.suffer(rank, delay).and_then(|()| work(&group, rank));
         done.map_err(|e| failed(e, &error))
     });
     let task = task.interrupted_by(Arc::new(move || interrupted.0.interrupt(interrupted.1)));
@@ -140,15 +136,12 @@ pub extern "C" fn HcclGetErrorString(result: HcclResult) -> *const c_char {
 
 calls! {
     fn HcclGetRootInfo(info: *mut HcclRootInfo) {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
         world().current()?;
         if info.is_null() {
             return refuse(PTR, "EI0003: null");
         }
         let mut made = HcclRootInfo { internal: [0; hccl::HCCL_ROOT_INFO_BYTES] };
-        // No other process gives this number.
-        let key = u64::from(std::process::id()) << 32 | NEXT.fetch_add(1, Ordering::Relaxed);
-        made.internal[..8].copy_from_slice(&key.to_ne_bytes());
+        made.internal[..8].copy_from_slice(&Meetings::number().to_ne_bytes());
         // SAFETY: an out-parameter, not null.
         unsafe { info.write(made) };
         Ok(())
@@ -306,11 +299,7 @@ fn batch(name: &'static str, items: &[HcclSendRecvItem], comm: HcclComm, stream:
         }
         list.push(Item { send, peer, at: i.buf as usize, count: i.count as usize, element: element(i.dataType)? });
     }
-    let touch = |i: &Item| {
-        let bytes = i.count * i.element.size();
-        if i.send { Access::read(i.at, bytes) } else { Access::write(i.at, bytes) }
-    };
-    let accesses = list.iter().map(touch).collect();
+    let accesses = list.iter().map(Item::access).collect();
     // SAFETY: the engine found the memory live; it is this task's until it ends.
     queue(name, &comm, stream, accesses, move |group, rank| unsafe { group.batch(rank, &list) })
 }

@@ -1,16 +1,17 @@
-//! HCCL between the threads of one process, or the processes of one host: ranks find each other by root info, every call is a task of its stream, and
-//! calls that differ between ranks, or ranks that do not come, are named.
+//! HCCL between the threads of one process, or the processes of one host: ranks find each other by root info, every call
+//! is a task of its stream, and calls that differ between ranks, or ranks that do not come, are named.
 
 mod calls;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_void};
+use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ferrotron_hccl_sys::{HcclComm, HcclRootInfo};
-use ferrotron_mock::{Call, CollectiveError, Element, Fault, Group, Kind, Meeting, Remote, Server, StreamId};
+use ferrotron_mock::{CollectiveError, Fault, Meeting, Meetings, StreamId};
 
 use crate::world::{Answer, Refusal, lock, refuse, world};
 
@@ -37,8 +38,6 @@ pub(crate) struct Comm {
     /// The stream of the first call: its handle, and the engine's.
     stream: Mutex<Option<(usize, StreamId)>>,
     configured: Configured,
-    /// Of the group's first rank, where ranks are processes.
-    _server: Option<Server>,
 }
 
 /// What a communicator's configuration said.
@@ -49,14 +48,9 @@ pub(crate) struct Configured {
     name: String,
 }
 
-#[derive(Default)]
-struct Comms {
-    groups: HashMap<u64, Arc<Group>>,
-    members: HashMap<usize, Arc<Comm>>,
-}
-
-fn comms() -> &'static Mutex<Comms> {
-    static COMMS: OnceLock<Mutex<Comms>> = OnceLock::new();
+/// The communicators, by handle.
+fn comms() -> &'static Mutex<HashMap<usize, Arc<Comm>>> {
+    static COMMS: OnceLock<Mutex<HashMap<usize, Arc<Comm>>>> = OnceLock::new();
     COMMS.get_or_init(Mutex::default)
 }
 
@@ -70,7 +64,7 @@ pub fn set_patience(ms: u64) {
 }
 
 fn member(comm: HcclComm) -> Answer<Arc<Comm>> {
-    let found = lock(comms()).members.get(&(comm as usize)).cloned();
+    let found = lock(comms()).get(&(comm as usize)).cloned();
     found.map_or_else(|| refuse(PTR, "EI0003: no such communicator, or it was destroyed"), Ok)
 }
 
@@ -100,12 +94,6 @@ fn join(ranks: u32, info: *const HcclRootInfo, rank: u32, configured: Configured
     join_by_key(key, ranks, rank, configured, comm)
 }
 
-/// FNV-1a, and never a number that HcclGetRootInfo gives.
-fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
-    let fold = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
-    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, fold) | 1 << 63
-}
-
 /// Joins all ranks of a rank table: as many as it has `rank_id`s.
 fn join_by_table(path: &CStr, rank: u32, configured: Configured, comm: *mut HcclComm) -> Answer<()> {
     let path = path.to_string_lossy();
@@ -117,7 +105,7 @@ fn join_by_table(path: &CStr, rank: u32, configured: Configured, comm: *mut Hccl
         return refuse(PARA, "EI0014: the rank table is not complete, or of an unknown version");
     }
     let ranks = table.matches("\"rank_id\"").count() as u32;
-    join_by_key(hash(table.into_bytes()), ranks, rank, configured, comm)
+    join_by_key(Meetings::number_of(table.into_bytes()), ranks, rank, configured, comm)
 }
 
 /// Joins some ranks of another communicator.
@@ -132,29 +120,8 @@ fn join_part(
     if ids.get(rank as usize).map(|r| *r as usize) != Some(parent.rank) {
         return refuse(PARA, format!("EI0003: rank {rank} of {ids:?} is not rank {} of the parent", parent.rank));
     }
-    let key = hash(parent.key.to_ne_bytes().into_iter().chain(id.to_ne_bytes()));
+    let key = Meetings::number_of(parent.key.to_ne_bytes().into_iter().chain(id.to_ne_bytes()));
     join_by_key(key, ids.len() as u32, rank, configured, comm)
-}
-
-/// A rank's way to the group that has this key: within the process, or with FERROTRON_MOCK_PROCESSES set by the socket that
-/// the group's first rank serves.
-fn meeting(key: u64, ranks: usize, rank: u32) -> Answer<(Arc<Meeting>, Option<Server>)> {
-    if std::env::var_os("FERROTRON_MOCK_PROCESSES").is_none() {
-        let mut all = lock(comms());
-        // One that nobody is in any more is of an earlier job with the same table.
-        all.groups.retain(|_, g| Arc::strong_count(g) > 1);
-        let made = all.groups.entry(key).or_insert_with(|| Arc::new(Group::new(ranks, patience())));
-        return Ok((Arc::new(Meeting::Here(made.clone())), None));
-    }
-    let path = std::env::temp_dir().join(format!("ferrotron-mock-hccl-{key:016x}"));
-    let failed = |e| Refusal { code: TIMEOUT, text: format!("EI0006: getting socket times out: {e}") };
-    if rank > 0 {
-        let remote = Remote::connect(&path, ranks, patience()).map_err(failed)?;
-        return Ok((Arc::new(Meeting::There(remote)), None));
-    }
-    let group = Arc::new(Group::new(ranks, patience()));
-    let server = Server::start(&group, &path).map_err(failed)?;
-    Ok((Arc::new(Meeting::Here(group)), Some(server)))
 }
 
 fn join_by_key(key: u64, ranks: u32, rank: u32, configured: Configured, comm: *mut HcclComm) -> Answer<()> {
@@ -165,30 +132,22 @@ fn join_by_key(key: u64, ranks: u32, rank: u32, configured: Configured, comm: *m
         return refuse(PARA, format!("EI0003: rank {rank} of {ranks}"));
     }
     let (_, device) = world().current()?;
-    let (group, server) = meeting(key, ranks as usize, rank)?;
+    static MEETINGS: LazyLock<Meetings> = LazyLock::new(|| Meetings::new("hccl"));
+    let late = |e: &dyn Display| Refusal { code: TIMEOUT, text: format!("EI0006: getting socket times out: {e}") };
+    let met = MEETINGS.join(key, ranks as usize, rank as usize, patience(), &|| true);
+    let group = Arc::new(met.map_err(|e| late(&e))?);
     if group.ranks() != ranks as usize {
         return refuse(PARA, format!("EI0005: {ranks} ranks here, {} at another rank", group.ranks()));
     }
     // HCCL returns when all ranks are linked. A client that makes all ranks on one thread would wait for itself.
     if std::env::var_os("FERROTRON_MOCK_HCCL_LAZY").is_none() {
-        let barrier = Call { kind: Kind::Barrier, count: 0, element: Element::U8 };
-        // SAFETY: nothing is moved.
-        let linked = unsafe { group.call(rank as usize, barrier, (0, 0), (0, 0)) };
-        linked.map_err(|e| Refusal { code: TIMEOUT, text: format!("EI0006: getting socket times out: {e}") })?;
+        group.come(rank as usize).map_err(|e| late(&e))?;
     }
     let handle = world().handle();
-    let made = Comm {
-        key,
-        group,
-        rank: rank as usize,
-        device,
-        error: Arc::default(),
-        stream: Mutex::default(),
-        configured,
-        _server: server,
-    };
+    let rank = rank as usize;
+    let made = Comm { key, group, rank, device, error: Arc::default(), stream: Mutex::default(), configured };
     note(&made);
-    lock(comms()).members.insert(handle, Arc::new(made));
+    lock(comms()).insert(handle, Arc::new(made));
     // SAFETY: an out-parameter, not null.
     unsafe { comm.write(handle as HcclComm) };
     Ok(())
@@ -222,7 +181,7 @@ fn configured(config: *const c_void) -> Answer<Configured> {
 }
 
 fn destroy(comm: HcclComm) -> Answer<()> {
-    let Some(gone) = lock(comms()).members.remove(&(comm as usize)) else {
+    let Some(gone) = lock(comms()).remove(&(comm as usize)) else {
         return refuse(PTR, "EI0003: no such communicator, or it was destroyed");
     };
     let engine = &world().devices[gone.device];
@@ -253,7 +212,7 @@ fn line(c: &Comm) -> String {
 /// A device's communicators, one a line: ranks, this rank, MiB of a buffer, determinism, name.
 pub(crate) fn list(device: usize) -> String {
     let all = lock(comms());
-    let mut lines: Vec<String> = all.members.values().filter(|c| c.device == device).map(|c| line(c)).collect();
+    let mut lines: Vec<String> = all.values().filter(|c| c.device == device).map(|c| line(c)).collect();
     lines.sort();
     lines.join("\n")
 }

@@ -30,17 +30,6 @@ impl Drop for Temp {
     }
 }
 
-/// An installation of CANN that is the mock, in a folder as the vendor's installer makes it.
-pub fn cann(home: &Path) {
-    let exe = std::env::current_exe().unwrap();
-    let library = exe.parent().unwrap().join("libferrotron_ascend_mock.so");
-    let lib = home.join("lib64");
-    std::fs::create_dir_all(&lib).unwrap();
-    for name in ["libascendcl.so", "libnnopbase.so", "libopapi.so", "libhccl.so"] {
-        std::os::unix::fs::symlink(&library, lib.join(name)).unwrap();
-    }
-}
-
 /// A tiny Llama-style run on made-up data: 12 iterations, validation every 6.
 pub const TINY: &str = "--num-layers 2 --hidden-size 32 --ffn-hidden-size 48 --num-attention-heads 4 \
     --group-query-attention --num-query-groups 2 --seq-length 24 --max-position-embeddings 24 \

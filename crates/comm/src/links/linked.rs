@@ -6,16 +6,13 @@ use std::time::{Duration, Instant};
 
 use ferrotron_device::{Device, Event, Pending, Result, Stream};
 
-use super::watch::{Flight, Watch, Watched};
+use super::watch::{Flight, LEAVING, Watch, Watched};
 use super::{Link, Seat};
 use crate::failure::Failure;
 use crate::log::{Log, describe, describe_exchange};
 use crate::member::{Engine, logged};
 use crate::raw::start_of;
 use crate::{Collective, Communicator, Kind, P2p, Site, Wait};
-
-/// How long a communicator that goes waits for its last calls, when nobody has failed.
-const LEAVING: Duration = Duration::from_secs(5);
 
 pub(crate) struct Linked {
     name: String,
@@ -179,5 +176,9 @@ impl Drop for Linked {
             self.finish();
         }
         self.watch.remove(&self.watched);
+        // Ranks let their communicators go in orders of their own: nobody waits here for the others of this one.
+        if !self.watched.link.leave() {
+            self.watch.part(self.watched.clone());
+        }
     }
 }

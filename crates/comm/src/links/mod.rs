@@ -34,6 +34,11 @@ pub trait Link: Send + Sync {
     fn gathers_uneven(&self) -> bool;
     /// An error that came after the call that it belongs to, in words.
     fn failure(&self) -> Option<String>;
+    /// Parts from the other ranks, which do so too, when all calls are done; asked again and again until it is true, and
+    /// never waits. One that is dropped before is ended without the others.
+    fn leave(&self) -> bool {
+        true
+    }
     /// Ends this rank's waits for the device, with this cause. What is queued there is given up.
     fn abandon(&self, why: &str);
     /// Device memory that the communicator takes, in bytes.

@@ -16,6 +16,12 @@ use crate::member::{Engine, Trouble};
 /// How often the calls are looked at.
 const TICK: Duration = Duration::from_millis(20);
 
+/// How long a communicator that goes waits for its last calls, and then for the other ranks, when nobody has failed. Ranks
+/// that go much later, for they save first, are not waited for.
+pub(super) const LEAVING: Duration = Duration::from_secs(5);
+/// How often the communicators that go are looked at when no others are left.
+const LAST_TICK: Duration = Duration::from_millis(1);
+
 /// A call on its way.
 pub(super) struct Flight {
     /// In the log.
@@ -44,6 +50,14 @@ impl Watched {
     /// A call was enqueued.
     pub fn took_off(&self, flight: Flight) {
         lock(&self.flights).push_back(flight);
+    }
+
+    /// One more look at a communicator that goes; true when it has gone, or nobody waits for it any more.
+    fn has_left(&self, since: Instant) -> bool {
+        if let Some(why) = self.engine.failure().why() {
+            self.link.abandon(&why);
+        }
+        self.link.leave() || since.elapsed() >= LEAVING
     }
 
     /// True when all calls are done.
@@ -84,13 +98,21 @@ impl Watched {
 }
 
 #[derive(Default)]
+struct List {
+    watched: Vec<Arc<Watched>>,
+    /// Those that go, since when.
+    parting: Vec<(Arc<Watched>, Instant)>,
+    /// The rank is done.
+    done: bool,
+}
+
+#[derive(Default)]
 struct Shared {
-    /// Communicators; the flag says that the rank is done.
-    list: Mutex<(Vec<Arc<Watched>>, bool)>,
+    list: Mutex<List>,
     stop: Condvar,
 }
 
-/// The thread that watches. It ends with this handle.
+/// The thread that watches. It ends with this handle, when the communicators that go have gone.
 pub(crate) struct Watch {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -107,28 +129,35 @@ impl Watch {
     }
 
     pub fn add(&self, w: Arc<Watched>) {
-        lock(&self.shared.list).0.push(w);
+        lock(&self.shared.list).watched.push(w);
     }
 
     /// After this the thread does not touch the communicator any more.
     pub fn remove(&self, w: &Arc<Watched>) {
-        lock(&self.shared.list).0.retain(|other| !Arc::ptr_eq(other, w));
+        lock(&self.shared.list).watched.retain(|other| !Arc::ptr_eq(other, w));
+    }
+
+    /// Sees to it that a communicator goes that has begun to.
+    pub fn part(&self, w: Arc<Watched>) {
+        lock(&self.shared.list).parting.push((w, Instant::now()));
     }
 }
 
 impl Shared {
     fn run(&self) {
         let mut list = lock(&self.list);
-        while !list.1 {
-            list.0.iter().for_each(|w| w.look());
-            list = self.stop.wait_timeout(list, TICK).unwrap_or_else(|e| e.into_inner()).0;
+        while !list.done || !list.parting.is_empty() {
+            list.watched.iter().for_each(|w| w.look());
+            list.parting.retain(|(w, since)| !w.has_left(*since));
+            let tick = if list.done { LAST_TICK } else { TICK };
+            list = self.stop.wait_timeout(list, tick).unwrap_or_else(|e| e.into_inner()).0;
         }
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        lock(&self.shared.list).1 = true;
+        lock(&self.shared.list).done = true;
         self.shared.stop.notify_all();
         if let Some(thread) = self.thread.take() {
             // A panic in it has been printed.
