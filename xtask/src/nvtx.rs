@@ -20,7 +20,7 @@ pub fn check(root: &Path, packages: &Packages) -> Result<(), String> {
     let include = find(&installed, "include", "cudaProfiler.h")?;
     let include = include.parent().unwrap_or(&installed);
     let file = packages.file("nvtx_header_check.cpp");
-    write(&file, &example(root, "header_check", &[])?)?;
+    write(&file, &example(root, "nvtx_header_check", &[])?)?;
     run(Command::new("g++").args(["-std=c++17", "-fsyntax-only", "-I"]).arg(include).arg(&file))?;
 
     let (source, tool) = (packages.file("nvtx_tool.cpp"), packages.file("libnvtx_tool.so"));

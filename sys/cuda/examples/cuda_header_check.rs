@@ -1,5 +1,5 @@
 //! Writes a C++ file that compiles only if one of the vendor's headers agrees with our constants, sizes, offsets, and with
-//! every function's number and sizes of arguments: `header_check cuda.h|cublasLt.h|nvrtc.h`. `cargo xtask cuda-check` runs it.
+//! every function's number and sizes of arguments: `cuda_header_check cuda.h|cublasLt.h|nvrtc.h`. `cargo xtask cuda-check` runs it.
 
 use std::process::ExitCode;
 
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
         Some("cublasLt.h") => cublas_lt(),
         Some("nvrtc.h") => nvrtc(),
         _ => {
-            eprintln!("header_check cuda.h|cublasLt.h|nvrtc.h");
+            eprintln!("cuda_header_check cuda.h|cublasLt.h|nvrtc.h");
             return ExitCode::FAILURE;
         }
     };
