@@ -210,6 +210,7 @@ fn every_recomputation_gives_the_golden_gradients() {
         Recomputation::Uniform { layers: 1 },
         Recomputation::Uniform { layers: 2 },
         Recomputation::Block { layers: 1 },
+        Recomputation::BlockOfRank { layers: 1 },
     ] {
         for name in ["gpt", "qwen3", "moe"] {
             check_model(name, r);

@@ -1,4 +1,4 @@
-//! The CUDA driver, cublasLt and NCCL on the host, stricter than the hardware: for tests of the CUDA device without a GPU.
+//! The CUDA driver, cublasLt, NCCL and NVRTC on the host, stricter than the hardware: for tests of the CUDA device without a GPU.
 //!
 //! A shared library with the vendor's C functions over `ferrotron-mock`: streams run late on their own threads, unordered
 //! accesses are found by vector clocks, memory is guarded and poisoned. Rules that the vendor documents and that a real
@@ -15,10 +15,14 @@
 mod blas;
 mod clients;
 pub mod control;
+mod cubin;
 mod driver;
 mod graph;
+mod image;
 mod launch;
 mod memory;
+mod module;
 mod nccl;
+mod nvrtc;
 mod nvtx;
 mod world;

@@ -18,7 +18,7 @@ const ACTS: &[&str] = &[
     "--gelu-tanh", "--no-bias-gelu-fusion",
     // positions
     "--position-embedding-type", "--use-rotary-position-embeddings", "--no-position-embedding", "--rotary-base",
-    "--rotary-position-embeddings-theta", "--rope-theta", "--rotary-percent", "--rotary-interleaved",
+    "--rotary-position-embeddings-theta", "--rope-theta", "--rotary-percent", "--rotary-interleaved", "--use-glm-rope",
     "--rotary-seq-len-interpolation-factor", "--use-rope-scaling", "--rope-scaling-factor",
     "--rope-scaling-type", "--rope-scaling-original-max-position-embeddings", "--rope-scaling-beta-fast",
     "--rope-scaling-beta-slow", "--rope-scaling-mscale", "--rope-scaling-mscale-all-dim", "--beta-fast", "--beta-slow",
@@ -41,17 +41,17 @@ const ACTS: &[&str] = &[
     // recomputation
     "--recompute-activations", "--recompute-granularity", "--recompute-method", "--recompute-num-layers",
     "--recompute-modules", "--activations-checkpoint-method", "--activations-checkpoint-num-layers",
-    "--checkpoint-num-layers", "--checkpoint-activations",
+    "--checkpoint-num-layers", "--checkpoint-activations", "--enable-recompute-layers-per-pp-rank",
     // batch and length of the run
     "--micro-batch-size", "--global-batch-size", "--rampup-batch-size", "--step-batch-size-schedule",
-    "--decrease-batch-size-if-needed", "--train-iters", "--train-samples", "--skip-train",
+    "--decrease-batch-size-if-needed", "--train-iters", "--train-samples", "--train-tokens", "--skip-train",
     "--exit-interval", "--exit-duration-in-mins", "--exit-signal-handler", "--exit-signal",
     "--no-check-for-nan-in-loss-and-grad", "--loss-spike-threshold", "--grad-norm-skip-threshold",
     // optimizer and schedules
     "--optimizer", "--lr", "--min-lr", "--adam-beta1", "--adam-beta2", "--adam-eps", "--sgd-momentum", "--weight-decay",
     "--clip-grad", "--start-weight-decay",
     "--end-weight-decay", "--weight-decay-incr-style", "--lr-decay-style", "--lr-decay-iters", "--lr-decay-samples",
-    "--lr-warmup-fraction", "--lr-warmup-iters", "--lr-warmup-samples", "--lr-warmup-init", "--lr-wsd-decay-style",
+    "--lr-warmup-fraction", "--lr-warmup-iters", "--lr-warmup-samples", "--lr-decay-tokens", "--lr-warmup-tokens", "--lr-warmup-init", "--lr-wsd-decay-style",
     "--lr-wsd-decay-iters", "--lr-wsd-decay-samples", "--override-opt_param-scheduler",
     "--use-checkpoint-opt_param-scheduler", "--override-lr-scheduler", "--use-checkpoint-lr-scheduler",
     // precision
@@ -242,7 +242,34 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
     ),
     (
         "chooses a kernel or the timing of mixture-of-experts layers; here there is one of each",
-        &["--moe-grouped-gemm", "--moe-permute-fusion", "--moe-permutation-async-comm"],
+        &[
+            "--moe-grouped-gemm", "--moe-permute-fusion", "--moe-permutation-async-comm", "--moe-alltoall-overlap-comm",
+            "--moe-allgather-overlap-comm", "--moe-fb-overlap", "--use-fused-moe-token-permute-and-unpermute",
+        ],
+    ),
+    (
+        "saves device memory and changes no number; that memory stays in use here, and --dry-run reports it",
+        &[
+            "--reuse-fp32-param", "--swap-attention", "--swap-modules", "--swap-optimizer", "--recompute-in-advance",
+            "--recompute-in-bubble", "--recompute-norm", "--recompute-norm-num-layers", "--moe-zero-memory",
+            "--moe-zero-memory-num-layers",
+        ],
+    ),
+    (
+        "the activation of the MLP is never kept here, and computed again in every layer",
+        &["--recompute-activation-function", "--recompute-activation-function-num-layers"],
+    ),
+    (
+        "times the head's weight gradient, which changes no number",
+        &["--defer-embedding-wgrad-compute", "--wgrad-deferral-limit"],
+    ),
+    (
+        "chooses who recomputes; --checkpoint-activations or --recompute-granularity says whether and what",
+        &["--deepspeed-activation-checkpointing"],
+    ),
+    (
+        "chooses how a kernel is told the mask, which is causal; --reset-attention-mask keeps documents apart",
+        &["--attention-mask-type", "--cp-attention-mask-type"],
     ),
 ];
 

@@ -147,6 +147,8 @@ pub enum RecomputeMethod {
     Uniform,
     /// The first n layers of each stage, one by one.
     Block,
+    /// The first n of all virtual stages of a pipeline rank, taken from each in turn.
+    BlockOfRank,
 }
 
 /// When to leave early. All leave after a save, if saving is on.

@@ -113,6 +113,11 @@ impl<'e> Checker<'e> {
         self.ranged(dest, least, i64::MAX / 4096)
     }
 
+    /// A 64-bit count of tokens, of which samples are made, of at least `least`: scripts write a number that is never reached.
+    pub fn tokens_from(&mut self, dest: &str, least: i64) -> Option<u64> {
+        self.ranged(dest, least, i64::MAX)
+    }
+
     fn ranged(&mut self, dest: &str, least: i64, most: i64) -> Option<u64> {
         let value = self.args.int(dest)?;
         if (least..=most).contains(&value) {

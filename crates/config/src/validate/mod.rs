@@ -95,6 +95,7 @@ pub fn validate(
     let mut model = model::check(&mut c, &parallel);
     stages::check(&mut c, &mut parallel, &model);
     let batch = batch::check(&mut c, &parallel);
+    schedule::tokens(&mut c, batch.global);
     let length = schedule::length(&mut c);
     let (lr, weight_decay) = schedule::check(&mut c, length);
     let mut train = train::check(&mut c, &parallel, batch, length);

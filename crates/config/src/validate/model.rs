@@ -295,6 +295,11 @@ fn positions(c: &mut Checker, kv_channels: usize) -> (PositionKind, Option<RopeC
     let base = c.real(base, "above 1", |b| b > 1.0).unwrap_or(10000.0);
     let seq_len_interpolation_factor = c.real("rotary_seq_len_interpolation_factor", "above 0", |f| f > 0.0);
     let scaling = scaling(c, name == "yarn");
+    // ChatGLM's rotation, which MindSpeed-LLM has code of its own for, is that of neighbouring elements; a half of each head is
+    // turned by --rotary-percent.
+    if c.args.flag("use_glm_rope") && !c.args.flag("rotary_interleaved") {
+        c.derive("rotary_interleaved", Value::Bool(true), "--use-glm-rope");
+    }
     let interleaved = c.args.flag("rotary_interleaved");
     (kind, Some(RopeConfig { base, percent, interleaved, seq_len_interpolation_factor, scaling }))
 }

@@ -1,8 +1,48 @@
 //! Length of the run, learning-rate and weight-decay schedules (Megatron: `validate_args`, `OptimizerParamScheduler`).
 
+use super::NoticeKind;
 use super::checker::Checker;
 use crate::settings::{LrConfig, LrDecayStyle, RunLength, Warmup, WdIncrStyle, WeightDecay, WsdDecay, WsdDecayStyle};
 use crate::value::Value;
+
+/// Megatron-DeepSpeed's lengths in tokens become those of the unit that the run is counted by. Sequences have one length
+/// here, so a token is a part of a sample, and an iteration has as many as its batch. (Its `training.py`: training ends at
+/// `train_tokens`, whatever `train_samples` or `train_iters` say; its `AnnealingLR` takes the decay and the warm-up in tokens
+/// before those in samples.)
+pub(super) fn tokens(c: &mut Checker, global_batch: usize) {
+    let Some(seq) = c.args.int("seq_length").and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0) else { return };
+    let by_iters = c.args.is_set("train_iters");
+    let (unit, per) = if by_iters { ("iters", seq.saturating_mul(global_batch as u64)) } else { ("samples", seq) };
+    let wanted: Vec<(&str, u64)> = ["train_tokens", "lr_decay_tokens", "lr_warmup_tokens"]
+        .into_iter()
+        .filter_map(|dest| Some((dest, c.tokens_from(dest, 1)?)))
+        .collect();
+    let grows = ["rampup_batch_size", "step_batch_size_schedule"].iter().any(|d| !c.args.value(d).is_none());
+    if by_iters && grows && !wanted.is_empty() {
+        let flags = ["--train-tokens", "--lr-decay-tokens", "--lr-warmup-tokens"];
+        let v = c.invalid(&flags, "lengths in tokens do not go with iterations of a growing batch");
+        v.legal = Some("--train-samples in place of --train-iters".into());
+        return;
+    }
+    for (dest, tokens) in wanted {
+        let target = format!("{}_{unit}", dest.trim_end_matches("_tokens"));
+        let flag = format!("--{}", dest.replace('_', "-"));
+        // a run ends with the step that reaches its tokens; points of a schedule go to the nearest
+        let n = if dest == "train_tokens" { tokens.div_ceil(per) } else { tokens.saturating_add(per / 2) / per };
+        let stated = c.args.int(&target).and_then(|n| u64::try_from(n).ok());
+        if dest == "train_tokens" && stated.is_some_and(|stated| stated <= n) {
+            continue; // which is reached first
+        }
+        if let Some(stated) = stated {
+            let target = c.args.spelling(&target);
+            c.notice(
+                NoticeKind::Adjusted,
+                format!("{flag} {tokens} counts, not {target} {stated}: {n} {unit} of {per} tokens"),
+            );
+        }
+        c.derive(&target, Value::Int(i64::try_from(n.max(1)).unwrap_or(i64::MAX)), &flag);
+    }
+}
 
 /// `--train-iters` or `--train-samples`; zero iterations when neither is there.
 pub(super) fn length(c: &mut Checker) -> RunLength {

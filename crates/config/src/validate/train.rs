@@ -135,6 +135,13 @@ fn recompute(c: &mut Checker, p: &ParallelConfig) -> Recompute {
         }
     }
     let method = c.args.text("recompute_method").map(str::to_string);
+    const OF_RANK: &str = "enable_recompute_layers_per_pp_rank";
+    let block = c.args.text("recompute_granularity") == Some("full") && method.as_deref() == Some("block");
+    if c.args.flag(OF_RANK) && !block {
+        let what =
+            "no effect: --enable-recompute-layers-per-pp-rank (it counts the layers of --recompute-method block)";
+        c.notice(NoticeKind::NoEffect, what);
+    }
     let num_layers = c.count_from("recompute_num_layers", 0).and_then(|n| usize::try_from(n).ok());
     let granularity = c.args.text("recompute_granularity").map(str::to_string);
     match granularity.as_deref() {
@@ -157,10 +164,13 @@ fn recompute(c: &mut Checker, p: &ParallelConfig) -> Recompute {
                     "--recompute-num-layers {n} is above the {stage} layers of a stage: all are recomputed"
                 ));
             }
-            let method =
-                if method.as_deref() == Some("block") { RecomputeMethod::Block } else { RecomputeMethod::Uniform };
+            let method = match (method.as_deref(), c.args.flag(OF_RANK)) {
+                (Some("block"), true) => RecomputeMethod::BlockOfRank,
+                (Some("block"), false) => RecomputeMethod::Block,
+                _ => RecomputeMethod::Uniform,
+            };
             match (method, num_layers) {
-                (RecomputeMethod::Block, Some(0)) => return Recompute::None,
+                (RecomputeMethod::Block | RecomputeMethod::BlockOfRank, Some(0)) => return Recompute::None,
                 (RecomputeMethod::Uniform, Some(0)) => {
                     let flags = ["--recompute-method", "--recompute-num-layers"];
                     c.invalid(&flags, "--recompute-method uniform needs blocks of at least one layer");

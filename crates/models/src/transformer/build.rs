@@ -27,14 +27,14 @@ pub fn build(b: &mut Builder<'_>, c: &ModelConfig, chunks: &[ChunkPlan]) -> Resu
     let has_head = chunks.iter().any(|p| p.head);
     let mut word = None;
     let mut models = Vec::with_capacity(chunks.len());
-    for plan in chunks {
+    for (chunk, plan) in chunks.iter().enumerate() {
         let mut layers: Vec<Box<dyn AnyLayer>> = vec![];
         if plan.embedding {
             let embedding = Embedding::new(b, &embedding_config(c, !has_head));
             word = Some(embedding.word());
             layers.push(Box::new(embedding));
         }
-        let units = units(c.recompute, plan.blocks.clone());
+        let units = units(c.recompute, plan.blocks.clone(), (chunk, chunks.len()));
         let last = units.len().saturating_sub(1);
         for (i, (blocks, recompute)) in units.into_iter().enumerate() {
             let unit = Unit { blocks, recompute, first: i == 0, last: i == last };
@@ -110,8 +110,8 @@ fn rope_of(b: &Builder<'_>, c: &ModelConfig) -> Result<Option<Rope>> {
     Rope::new(b.device, b.stream, &spec).map(Some)
 }
 
-/// Blocks that are kept or recomputed together, in order.
-fn units(r: Recomputation, blocks: Range<usize>) -> Vec<(Range<usize>, bool)> {
+/// Blocks that are kept or recomputed together, in order, of chunk (i, of so many) of a pipeline rank.
+fn units(r: Recomputation, blocks: Range<usize>, (chunk, chunks): (usize, usize)) -> Vec<(Range<usize>, bool)> {
     let (start, end) = (blocks.start, blocks.end);
     match r {
         Recomputation::None | Recomputation::Selective { .. } => blocks.map(|i| (i..i + 1, false)).collect(),
@@ -120,6 +120,9 @@ fn units(r: Recomputation, blocks: Range<usize>) -> Vec<(Range<usize>, bool)> {
             (start..end).step_by(n).map(|i| (i..(i + n).min(end), true)).collect()
         }
         Recomputation::Block { layers } => blocks.map(|i| (i..i + 1, i < start + layers)).collect(),
+        Recomputation::BlockOfRank { layers } => {
+            blocks.map(|i| (i..i + 1, (i - start) * chunks + chunk < layers)).collect()
+        }
     }
 }
 
@@ -141,8 +144,14 @@ mod tests {
 
     #[test]
     fn units_of_recomputation() {
-        assert_eq!(units(Recomputation::None, 2..4), [(2..3, false), (3..4, false)]);
-        assert_eq!(units(Recomputation::Uniform { layers: 2 }, 0..5), [(0..2, true), (2..4, true), (4..5, true)]);
-        assert_eq!(units(Recomputation::Block { layers: 1 }, 4..6), [(4..5, true), (5..6, false)]);
+        let alone = (0, 1);
+        assert_eq!(units(Recomputation::None, 2..4, alone), [(2..3, false), (3..4, false)]);
+        let uniform = Recomputation::Uniform { layers: 2 };
+        assert_eq!(units(uniform, 0..5, alone), [(0..2, true), (2..4, true), (4..5, true)]);
+        assert_eq!(units(Recomputation::Block { layers: 1 }, 4..6, (1, 2)), [(4..5, true), (5..6, false)]);
+        // three of a rank's four: both of its first chunk, one of its second
+        let of_rank = Recomputation::BlockOfRank { layers: 3 };
+        assert_eq!(units(of_rank, 0..2, (0, 2)), [(0..1, true), (1..2, true)]);
+        assert_eq!(units(of_rank, 4..6, (1, 2)), [(4..5, true), (5..6, false)]);
     }
 }

@@ -48,6 +48,12 @@ pub enum Recomputation {
         /// Layers that are recomputed.
         layers: usize,
     },
+    /// The same over all chunks of a pipeline rank: the first layer of each chunk, then the second of each, until there are
+    /// `layers` (MindSpeed: `should_recompute` with `--enable-recompute-layers-per-pp-rank`).
+    BlockOfRank {
+        /// Layers that are recomputed.
+        layers: usize,
+    },
 }
 
 /// The experts of each layer.

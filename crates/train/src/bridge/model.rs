@@ -139,5 +139,8 @@ fn recomputation(r: &settings::Recompute) -> Recomputation {
         &settings::Recompute::Full { method: settings::RecomputeMethod::Block, num_layers } => {
             Recomputation::Block { layers: num_layers }
         }
+        &settings::Recompute::Full { method: settings::RecomputeMethod::BlockOfRank, num_layers } => {
+            Recomputation::BlockOfRank { layers: num_layers }
+        }
     }
 }
