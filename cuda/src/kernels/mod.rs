@@ -143,7 +143,7 @@ impl Kernels {
     /// A kernel.
     pub fn get(&self, name: &'static str) -> Result<sys::CUfunction> {
         let found = self.module.functions.get(name).map(|&f| f as sys::CUfunction);
-        found.ok_or_else(|| self.shared.told(format!("there is no kernel {name}"), &Default::default()))
+        found.ok_or_else(|| self.shared.failed(format!("there is no kernel {name}")))
     }
 }
 
