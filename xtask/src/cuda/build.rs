@@ -131,8 +131,7 @@ pub fn at_run_time(root: &Path, packages: &Packages) -> Result<(), String> {
 
 /// Compiles with the NVRTC of a folder by the device's own table; gives its name and version.
 fn compile(root: &Path, library: &Path, target: &str, out: &Path) -> Result<String, String> {
-    let (library, out) = (library.to_string_lossy(), out.to_string_lossy());
-    let words = example(root, "ferrotron-cuda", "compile", &[&library, target, &out])?;
+    let words = run(example(root, "ferrotron-cuda", "compile").arg(library).arg(target).arg(out))?;
     Ok(words.trim().to_string())
 }
 
