@@ -147,8 +147,7 @@ fn faults_of_collectives_end_all_ranks_with_a_report() {
         // the library refuses the call at once
         ("HcclAllReduce#2=9", 30, &["HcclAllReduce in group dp/test: 9 HCCL_E_TIMEOUT: not all ranks came in time"]),
         // a kernel's error on the communicator's stream
-        // whichever stream is asked first tells its own launches: the call is named by the runtime's text
-        ("task:HcclAllReduce#2=507015", 30, &["507015 AICORE_EXCEPTION", "HcclAllReduce"]),
+        ("task:HcclAllReduce#2=507015", 30, &["507015 AICORE_EXCEPTION", "HcclAllReduce of 100 F32 in group dp/test"]),
     ] {
         let (got, failure, took) = sums(&home, second * deadline, faults);
         let failure = failure.unwrap_or_default();

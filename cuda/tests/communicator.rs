@@ -152,8 +152,12 @@ fn faults_of_collectives_end_all_ranks_with_a_report() {
         ("ncclAllReduce#2=2", 30, &["ncclAllReduce in group dp/test: 2 ", "ulimit -l"]),
         // an error of the library that comes after the call, here while it joins
         ("ncclCommGetAsyncError#1=6", 30, &["6 remote process exited", "another rank has failed or its host is gone"]),
-        // an uncorrectable memory error while the communicator's stream works: whichever stream is asked first tells it
-        ("task:ncclAllReduce#2=214", 30, &["214 CUDA_ERROR_ECC_UNCORRECTABLE"]),
+        // an uncorrectable memory error while the communicator's stream works, whichever stream is asked first
+        (
+            "task:ncclAllReduce#2=214",
+            30,
+            &["214 CUDA_ERROR_ECC_UNCORRECTABLE", "ncclAllReduce of 100 F32 in group dp/test"],
+        ),
         // joining fails
         ("ncclCommInitRankConfig#1=3", 30, &["ncclCommInitRankConfig of group dp/test, rank 1 of 2: 3 "]),
         ("ncclCommSplit#1=3", 30, &["ncclCommSplit of group dp/more, rank 1 of 2: 3 "]),

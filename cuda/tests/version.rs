@@ -9,7 +9,7 @@ use ferrotron_device::Backend;
 fn old_drivers_are_named_and_newer_ones_serve() {
     let home = common::home("version");
     let control = common::control();
-    let backend = CudaBackend { environment: Environment::only(&home) };
+    let backend = CudaBackend::new(Environment::only(&home));
     let probe = |version| {
         // SAFETY: no arguments but a number.
         unsafe { (control.ferrotronMockDriverVersion)(version) };

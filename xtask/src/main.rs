@@ -24,7 +24,8 @@ const HELP: &str = "cargo xtask <command>
                  PyPI by this Python's pip (needs g++)
   emu            compile the CUDA kernels for the host: what the mock of the CUDA driver runs (needs g++)
   cuda-check [--write]
-                 compile them with nvcc from PyPI for sm_80, sm_90a and sm_100; with --write make kernels.ptx anew
+                 compile them with nvcc and NVRTC from PyPI for sm_80, sm_90a and sm_100, compare our tables with NVIDIA's
+                 headers; with --write make kernels.ptx and kernels.fatbin anew
   cudarc-check   cudarc, a client of the CUDA driver that is not ours, runs one of our kernels on the mock (needs g++)
   flags <lists>  rewrite the flag tables of crates/config from a folder of upstream flag lists (JSON)
   netns-check    train on two nodes that are network namespaces with a cable between them (Linux, root, iproute2)

@@ -25,6 +25,8 @@ ferrotron_dynlib::table! {
             fn ferrotronMockMemory(device: u32) -> u64;
             /// The version it says it is.
             fn ferrotronMockDriverVersion(version: i32);
+            /// Compute capability of its devices times ten.
+            fn ferrotronMockChip(chip: u32);
             /// Leaves a barrier of the kernels out.
             fn ferrotronMockOmitBarrier(site: *const c_char);
             /// Barriers reached.
@@ -57,7 +59,7 @@ pub fn home(name: &str) -> PathBuf {
     let home = std::env::temp_dir().join(format!("ferrotron-cuda-{name}-{}", std::process::id()));
     let lib = home.join("lib64");
     std::fs::create_dir_all(&lib).unwrap();
-    for name in ["libcuda.so.1", "libcublasLt.so.12", "libnccl.so.2"] {
+    for name in ["libcuda.so.1", "libcublasLt.so.12", "libnccl.so.2", "libnvrtc.so.12"] {
         let _ = std::fs::remove_file(lib.join(name));
         std::os::unix::fs::symlink(library(), lib.join(name)).unwrap();
     }
