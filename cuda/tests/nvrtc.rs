@@ -58,6 +58,8 @@ fn what_the_compiler_refuses_is_refused() {
 
     let compiler = Compiler::load(&Environment::only(&home), 12).unwrap();
     assert_eq!((compiler.name(), compiler.version()), ("NVRTC 12.4".into(), (12, 4)));
+    let e = Compiler::load(&Environment::only(&home), 11).err().unwrap();
+    assert_eq!(e, "NVRTC 12.4 makes code that a driver for CUDA 11 does not read");
     // code for 8.9 runs on 8.9, that for 8.7 on 8.8; none for 10.0 yet
     let chips = [(8, 9), (8, 8), (9, 0), (10, 0)].map(|c| compiler.chip_for(c).ok());
     assert_eq!(chips, [Some(89), Some(87), Some(90), None]);

@@ -32,9 +32,9 @@ pub fn check(root: &Path, write: bool) -> Result<(), String> {
     crate::nvtx::check(root, &packages)
 }
 
-/// Runs an example of one of our packages; gives its words.
-fn example(root: &Path, package: &str, example: &str, arguments: &[&str]) -> Result<String, String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
-    let words = ["run", "--quiet", "--package", package, "--example", example, "--"];
-    run(Command::new(cargo).args(words).args(arguments).current_dir(root))
+/// An example of one of our packages; arguments follow.
+pub fn example(root: &Path, package: &str, example: &str) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.args(["run", "--quiet", "--package", package, "--example", example, "--"]).current_dir(root);
+    cargo
 }

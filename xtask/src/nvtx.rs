@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::cuda::{Packages, find, run};
+use crate::cuda::{Packages, example, find, run};
 
 /// NVTX's headers and its shared library, `cudaProfiler.h`, and what that includes.
 const PACKAGES: [&str; 3] = ["nvidia-nvtx==13.*", "nvidia-cuda-profiler-api==13.*", "nvidia-cuda-runtime==13.*"];
@@ -20,7 +20,7 @@ pub fn check(root: &Path, packages: &Packages) -> Result<(), String> {
     let include = find(&installed, "include", "cudaProfiler.h")?;
     let include = include.parent().unwrap_or(&installed);
     let file = packages.file("nvtx_header_check.cpp");
-    write(&file, &example(root, "nvtx_header_check", &[])?)?;
+    write(&file, &printed(root, "nvtx_header_check", &[])?)?;
     run(Command::new("g++").args(["-std=c++17", "-fsyntax-only", "-I"]).arg(include).arg(&file))?;
 
     let (source, tool) = (packages.file("nvtx_tool.cpp"), packages.file("libnvtx_tool.so"));
@@ -36,7 +36,7 @@ pub fn check(root: &Path, packages: &Packages) -> Result<(), String> {
     std::os::unix::fs::symlink(find(&installed, "lib", LIBRARY)?, &link)
         .map_err(|e| format!("{}: {e}", link.display()))?;
     for (home, by) in [(packages.file("nowhere"), &tool), (home, &link)] {
-        let heard = example(root, "ranges", &[("CUDA_HOME", &home), ("NVTX_INJECTION64_PATH", &tool)])?;
+        let heard = printed(root, "ranges", &[("CUDA_HOME", &home), ("NVTX_INJECTION64_PATH", &tool)])?;
         let mut want = vec![format!("NVTX ranges go to {}", by.display())];
         for thread in ["thread rank 0", "thread rank 1"] {
             want.push(thread.into());
@@ -55,10 +55,8 @@ pub fn check(root: &Path, packages: &Packages) -> Result<(), String> {
 }
 
 /// What an example of `sys/nvtx` prints.
-fn example(root: &Path, name: &str, variables: &[(&str, &Path)]) -> Result<String, String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
-    let arguments = ["run", "--quiet", "--package", "ferrotron-nvtx-sys", "--example", name];
-    run(Command::new(cargo).args(arguments).envs(variables.iter().copied()).env_remove("CUDA_PATH").current_dir(root))
+fn printed(root: &Path, name: &str, variables: &[(&str, &Path)]) -> Result<String, String> {
+    run(example(root, "ferrotron-nvtx-sys", name).envs(variables.iter().copied()).env_remove("CUDA_PATH"))
 }
 
 fn write(file: &Path, text: &str) -> Result<(), String> {

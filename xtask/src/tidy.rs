@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// The crates in the order of ARCHITECTURE.md: a crate may depend only on those before it.
-const ORDER: [&str; 23] = [
+const ORDER: [&str; 24] = [
     "base",
     "device",
     "conformance",
@@ -21,6 +21,7 @@ const ORDER: [&str; 23] = [
     "tokenizer",
     "sft",
     "checkpoint",
+    "published",
     "config",
     "telemetry",
     "backends",

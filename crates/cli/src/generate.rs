@@ -54,7 +54,7 @@ fn write(args: &RawArgs) -> Result<String, u8> {
 }
 
 /// The run's own arguments describe the model; what they lack of training is filled in with placeholders.
-fn arguments_of(checkpoint: &Checkpoint) -> Result<ferrotron_config::Resolved, Error> {
+pub(crate) fn arguments_of(checkpoint: &Checkpoint) -> Result<ferrotron_config::Resolved, Error> {
     let table = Table::pretrain();
     let filler = ["--mock-data", "--micro-batch-size", "1", "--train-iters", "1", "--lr", "0", "--seq-length", "1"];
     let filler: Vec<String> = filler.iter().map(|s| s.to_string()).collect();

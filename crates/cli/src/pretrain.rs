@@ -106,10 +106,17 @@ fn take_checkpoint_args(args: &mut ferrotron_config::RawArgs) -> Result<(), Stri
     let Some(dir) = args.text(flag) else {
         return Err("--use-checkpoint-args needs --load or --pretrained-checkpoint: it names no checkpoint".into());
     };
-    let step = args.int("ckpt_step").and_then(|n| u64::try_from(n).ok());
-    let checkpoint = Checkpoint::open(Path::new(dir), step).map_err(|e| e.to_string())?;
-    let taken = merge_checkpoint_args(args, &checkpoint.common().arguments);
-    println!("took from checkpoint {}: {}", checkpoint.dir().display(), taken.join(" "));
+    let dir = Path::new(dir).to_path_buf();
+    let (place, saved) = if ferrotron_published::Folder::is_one(&dir) {
+        let saved = ferrotron_published::arguments(&dir).map_err(|e| e.to_string())?;
+        (dir.join("config.json"), saved)
+    } else {
+        let step = args.int("ckpt_step").and_then(|n| u64::try_from(n).ok());
+        let checkpoint = Checkpoint::open(&dir, step).map_err(|e| e.to_string())?;
+        (checkpoint.dir().to_path_buf(), checkpoint.common().arguments.clone())
+    };
+    let taken = merge_checkpoint_args(args, &saved);
+    println!("took from checkpoint {}: {}", place.display(), taken.join(" "));
     Ok(())
 }
 

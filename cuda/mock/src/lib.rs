@@ -7,7 +7,8 @@
 //! algorithm needs (it is filled with NaN before and after). Kernels are the real ones, run by `ferrotron-cuda-emulator`,
 //! in another order of threads at every launch.
 //!
-//! `FERROTRON_MOCK_SEED` seeds delays and orders, `FERROTRON_MOCK_FAULTS=device:site#n=code` makes faults,
+//! `FERROTRON_MOCK_SEED` seeds delays and orders, `FERROTRON_MOCK_FAULTS=device:site#n=code` makes faults
+//! (sites are functions, `task:name`, forms of kernels as `module:fatbin`, `module:ptx`, `module:cubin`, and `nvrtc:compile`),
 //! `FERROTRON_MOCK_LOUD` tells of every broken rule on standard error: for programs that a test starts. Functions that a
 //! test calls beside the vendor's stand in [`control`].
 #![allow(non_snake_case, clippy::missing_safety_doc, clippy::too_many_arguments)]

@@ -18,14 +18,17 @@ const CHECKED: [&str; 3] = ["80", "90a", "100"];
 const NVRTC_12_0: &str = "nvidia-cuda-nvrtc-cu12==12.0.*";
 /// NVRTC as it may be found where a device is: the last of CUDA 12, the newest of CUDA 13.
 pub const NVRTC: [&str; 2] = ["nvidia-cuda-nvrtc-cu12==12.9.*", "nvidia-cuda-nvrtc==13.*"];
-/// What makes machine code of the PTX: the last `ptxas` of CUDA 12. Drivers for CUDA 12 take that of any CUDA 12 for chips
-/// that they know; that of CUDA 13 has another binary interface, which only its own drivers read.
-const PTXAS: &str = "nvidia-cuda-nvcc-cu12==12.9.*";
 /// The chip that the PTX is for, and every later one.
 const PTX_CHIP: u32 = 80;
-/// Chips with machine code in the fatbin. It runs on later chips of the same first digit too. sm_90, not sm_90a: no kernel
-/// uses what only sm_90a has, and the code of both is the same.
-const SHIPPED: [u32; 3] = [80, 90, 100];
+/// Chips with machine code in the fatbin, each by the first `ptxas` that knows it: every driver that knows the chip reads that.
+/// Later ones gain nothing here, and CUDA 13's has another binary interface, which only its own drivers read. The code runs on
+/// later chips of the same first digit too. sm_90, not sm_90a: no kernel uses what only sm_90a has, and the code of both is
+/// the same.
+const SHIPPED: [(u32, &str); 3] = [
+    (80, "nvidia-cuda-nvcc-cu12==12.0.*"),
+    (90, "nvidia-cuda-nvcc-cu12==12.0.*"),
+    (100, "nvidia-cuda-nvcc-cu12==12.8.*"),
+];
 
 /// Compiles with nvcc: warnings, spills and local memory are errors.
 pub fn warnings(packages: &Packages) -> Result<(), String> {
@@ -67,14 +70,14 @@ pub fn ptx(root: &Path, packages: &Packages, write: bool) -> Result<(), String> 
 
 /// Makes `kernels.fatbin` of `kernels.ptx`.
 pub fn fatbin(packages: &Packages, write: bool) -> Result<(), String> {
-    let ptxas = find(&packages.installed(&[PTXAS])?, "bin", "ptxas")?;
     let fatbinary = find(&packages.installed(&NVCC)?, "bin", "fatbinary")?;
     let ptx = kernels::folder().join("kernels.ptx");
     let fresh = packages.file("fresh.fatbin");
     // every driver reads LZ4, which is what `speed` is; the other modes need one for 12.4
     let mut container = Command::new(fatbinary);
     container.args(["-64", "--compress-all", "--compress-mode=speed"]).arg(option("--create=", &fresh));
-    for chip in SHIPPED {
+    for (chip, package) in SHIPPED {
+        let ptxas = find(&packages.installed(&[package])?, "bin", "ptxas")?;
         let cubin = packages.file(&format!("sm_{chip}.cubin"));
         let words = run(Command::new(&ptxas)
             .args(["-O3", "-v", "--warn-on-spills", "--warn-on-local-memory-usage", "--warning-as-error"])
@@ -115,7 +118,7 @@ pub fn fatbin(packages: &Packages, write: bool) -> Result<(), String> {
 pub fn at_run_time(root: &Path, packages: &Packages) -> Result<(), String> {
     for (package, library) in NVRTC.into_iter().zip(["libnvrtc.so.12", "libnvrtc.so.13"]) {
         let folder = folder_of(&packages.installed(&[package])?, "lib", library)?;
-        for chip in SHIPPED {
+        for (chip, _) in SHIPPED {
             let made = compile(root, &folder, &format!("sm_{chip}"), &packages.file("run_time.cubin"))?;
             let bytes = fs::read(packages.file("run_time.cubin")).map_err(|e| e.to_string())?;
             let cubin = Cubin::read(&bytes).map_err(|e| e.to_string())?;
@@ -128,8 +131,7 @@ pub fn at_run_time(root: &Path, packages: &Packages) -> Result<(), String> {
 
 /// Compiles with the NVRTC of a folder by the device's own table; gives its name and version.
 fn compile(root: &Path, library: &Path, target: &str, out: &Path) -> Result<String, String> {
-    let (library, out) = (library.to_string_lossy(), out.to_string_lossy());
-    let words = example(root, "ferrotron-cuda", "compile", &[&library, target, &out])?;
+    let words = run(example(root, "ferrotron-cuda", "compile").arg(library).arg(target).arg(out))?;
     Ok(words.trim().to_string())
 }
 
