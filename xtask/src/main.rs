@@ -32,6 +32,9 @@ const HELP: &str = "cargo xtask <command>
   python-check PYTHON
                  TensorBoard, MLflow and W&B read a run's files, torchrun starts one: with a Python that has torch,
                  tensorboard, mlflow-skinny and wandb
+  published-check PYTHON
+                 transformers reads the models that we export, and we those that it saves: with a Python that has torch and
+                 transformers
   help           this page";
 
 fn main() -> ExitCode {
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         ["cudarc-check"] => told("cudarc-check", cudarc::check(root)),
         ["flags", lists] => told("flags", flags::run(Path::new(lists), &root.join("crates/config/src/flags/tables"))),
         ["python-check", python] => told("python-check", python::check(root, python)),
+        ["published-check", python] => told("published-check", python::published(root, python)),
         ["netns-check"] => told("netns-check", netns::check(root)),
         ["help" | "--help" | "-h"] | [] => {
             println!("{HELP}");

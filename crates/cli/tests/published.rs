@@ -144,3 +144,38 @@ fn another_model_and_a_damaged_folder_are_told_with_all_that_is_wrong() {
     let (_, e) = fail(&mut from(&folder, "--lr 0"));
     assert!(e.contains("pickles") && e.contains("safe_serialization"), "{e}");
 }
+
+/// With a `tokenizer.json` in the folder a model writes, and the checkpoint of a run that started from it writes the same.
+#[test]
+fn a_published_model_writes_what_its_checkpoint_writes() {
+    let t = Temp::new("published-writes");
+    let (folder, save) = (t.path("model"), t.path("ckpt"));
+    std::fs::create_dir_all(&folder).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(golden("qwen3").join(name), folder.join(name)).unwrap();
+    }
+    let vocab: serde_json::Map<String, serde_json::Value> =
+        (0..96u8).map(|i| (char::from(b' ' + i % 95).to_string().repeat(1 + usize::from(i / 95)), i.into())).collect();
+    let tokenizer = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": null, "post_processor": null, "decoder": { "type": "Fuse" },
+        "model": { "type": "BPE", "vocab": vocab, "merges": [] },
+    });
+    std::fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let mut run = program();
+    run.arg("--load").arg(&folder).args(["--use-checkpoint-args", "--mock-data", "--save"]).arg(&save);
+    run.args("--seq-length 16 --micro-batch-size 1 --global-batch-size 1 --train-iters 1 --eval-iters 0".split(' '));
+    run.args("--lr 0 --log-interval 1 --split 100,0,0".split(' '));
+    clean(&mut run);
+    let write = |from: &Path| {
+        let words =
+            ["generate", "--load", from.to_str().unwrap(), "--prompt", "ab", "--tokens", "8", "--temperature", "0"];
+        clean(&mut ferrotron(&words))
+    };
+    let written = write(&folder);
+    assert!(written.starts_with("ab") && written.trim_end().len() > 4, "{written}");
+    assert_eq!(written, write(&save));
+    std::fs::remove_file(folder.join("tokenizer.json")).unwrap();
+    let words = ["generate", "--load", folder.to_str().unwrap(), "--prompt", "ab"];
+    assert!(fail(&mut ferrotron(&words)).1.contains("has no tokenizer.json"));
+}
