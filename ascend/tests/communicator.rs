@@ -13,6 +13,7 @@ use common::Npu;
 use ferrotron_ascend::{Environment, HcclLinker, HcclOptions, Omit};
 use ferrotron_comm::{Fabric, Options, ReduceOp, ThreadWorld};
 use ferrotron_device::{DType, Device, host};
+use ferrotron_tests::mock::collectives;
 use ferrotron_tests::mock::collectives::program::on_threads;
 use ferrotron_tests::mock::collectives::{
     Sums, faults_end_all_ranks, omissions_are_noticed, options, place, same_bits,
@@ -107,6 +108,11 @@ fn faults_of_collectives_end_all_ranks_with_a_report() {
             assert!(failure.contains(words), "{words} in {failure}");
         }
     });
+}
+
+#[test]
+fn a_group_that_is_not_joined_in_time_is_told() {
+    common::with("comm-held-back", collectives::a_group_that_is_not_joined_in_time_is_told);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use ferrotron_comm::{Fabric, ThreadWorld};
 use ferrotron_cuda::Omit;
 use ferrotron_device::{DType, host};
+use ferrotron_tests::mock::collectives;
 use ferrotron_tests::mock::collectives::program::on_threads;
 use ferrotron_tests::mock::collectives::{
     Sums, faults_end_all_ranks, omissions_are_noticed, options, place, same_bits,
@@ -105,6 +106,11 @@ fn without_nccl_the_error_says_where_it_was_looked_for() {
         let words = ["cannot load libnccl.so.2 or libnccl.so", "pip install nvidia-nccl-cu12", "searched "];
         assert!(words.iter().all(|w| told.contains(w)) && took < Duration::from_secs(5), "{took:?}: {told}");
     });
+}
+
+#[test]
+fn a_group_that_is_not_joined_in_time_is_told() {
+    common::with("comm-held-back", collectives::a_group_that_is_not_joined_in_time_is_told);
 }
 
 #[test]

@@ -99,6 +99,11 @@ impl Log {
         }
     }
 
+    /// Takes a call out that nobody wants to read of once it is done.
+    pub(crate) fn forgotten(&self, id: u64) {
+        lock(&self.lines).1.retain(|l| l.id != id);
+    }
+
     pub(crate) fn running(&self, id: u64) {
         self.set(id, State::Running);
     }

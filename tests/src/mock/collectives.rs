@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ferrotron_comm::{Communicator, Fabric, Fault, Options, ReduceOp, ThreadRank, ThreadWorld, Wait};
-use ferrotron_device::{DType, Pool, Result, StreamRole, host};
+use ferrotron_comm::{
+    Communicator, Fabric, Fault, Link, Linker, Options, ReduceOp, Seat, ThreadRank, ThreadWorld, Wait,
+};
+use ferrotron_device::{DType, Error, Pool, Result, Stream, StreamRole, host};
 
 use super::Mocked;
 use program::{Place, expected, on_threads};
@@ -95,6 +97,51 @@ impl Sums {
         let errors = self.got.iter().filter_map(|g| g.as_ref().err()).map(|e| e.to_string());
         format!("{}{}", self.failure.clone().unwrap_or_default(), errors.collect::<String>())
     }
+}
+
+/// Longer than a wait that has a second.
+const HELD_BACK: Duration = Duration::from_secs(4);
+
+/// Holds back the ranks of a group but its first.
+struct HeldBack(Arc<dyn Linker>);
+
+impl Linker for HeldBack {
+    fn root_bytes(&self, seat: &Seat) -> Result<usize> {
+        self.0.root_bytes(seat)
+    }
+
+    fn root(&self, stream: &Stream, seat: &Seat) -> Result<Vec<u8>> {
+        self.0.root(stream, seat)
+    }
+
+    fn link(&self, stream: &Stream, seat: &Seat, root: &[u8]) -> Result<Arc<dyn Link>> {
+        if seat.place > 0 {
+            std::thread::sleep(HELD_BACK);
+            return Err(Error::Data("held back".into()));
+        }
+        self.0.link(stream, seat, root)
+    }
+
+    fn give_up(&self, stream: &Stream, why: &str) {
+        self.0.give_up(stream, why);
+    }
+}
+
+/// Ranks that do not come to a group keep the others as long as a collective may, not as long as the library would.
+pub fn a_group_that_is_not_joined_in_time_is_told(v: &impl Mocked) {
+    let linker: Arc<dyn Linker> = Arc::new(HeldBack(v.linker()));
+    let timeout = Duration::from_secs(1);
+    let world = ThreadWorld::new(2, Options { timeout, linker: Some(linker), ..Options::default() });
+    let began = Instant::now();
+    let errors = on_threads(2, |r| {
+        let place = place(v, r);
+        world.rank(r).group(&place.device, "dp", "test", &[0, 1]).err().unwrap().to_string()
+    });
+    assert!(began.elapsed() < HELD_BACK, "{:?}", began.elapsed());
+    for e in errors {
+        assert!(e.contains("waited 1.") && e.contains("dp #0 joining dp/test among [0, 1]"), "{e}");
+    }
+    [0, 1].iter().for_each(|d| drop(v.control().report(*d)));
 }
 
 /// Faults, seconds that ranks wait, and words of the report.
