@@ -69,7 +69,7 @@ fn cache_of(rig: &Rig) -> &str {
 impl Drop for Rig {
     fn drop(&mut self) {
         // SAFETY: no arguments but a number.
-        unsafe { (self.control.ferrotronMockChip)(90) };
+        unsafe { (self.control.own.ferrotronMockChip)(90) };
         common::remove(&self.home);
     }
 }
@@ -92,12 +92,12 @@ fn machine_code_comes_first_and_chips_without_get_ptx() {
     let Some(rig) = Rig::new("forms-chips") else { return };
     for (chip, code) in [(90, "9.0"), (80, "8.0"), (89, "8.0"), (120, "12.0")] {
         // SAFETY: no arguments but a number.
-        unsafe { (rig.control.ferrotronMockChip)(chip) };
+        unsafe { (rig.control.own.ferrotronMockChip)(chip) };
         assert_eq!(rig.said(0, None), format!("the embedded fatbin (code for compute capability {code})"));
     }
     // by the PTX alone the driver compiles for the chip itself
     // SAFETY: no arguments but a number.
-    unsafe { (rig.control.ferrotronMockChip)(89) };
+    unsafe { (rig.control.own.ferrotronMockChip)(89) };
     assert_eq!(rig.said(0, Some(KernelForm::Ptx)), "the embedded PTX (code for compute capability 8.9)");
     assert!(!rig.cache.exists(), "nothing was compiled");
 }
@@ -196,7 +196,7 @@ fn what_nvrtc_makes_is_kept_and_made_anew_when_it_is_damaged() {
 
     // code for another chip of the same family is another file
     // SAFETY: no arguments but a number.
-    unsafe { (rig.control.ferrotronMockChip)(88) };
+    unsafe { (rig.control.own.ferrotronMockChip)(88) };
     assert!(rig.said(3, nvrtc).contains("-sm_87-nvrtc_12.4 (code for compute capability 8.7)"));
     assert_eq!(rig.cached().len(), 2);
 }
@@ -249,13 +249,13 @@ fn when_no_form_serves_one_error_names_all() {
     );
     // a chip that the compiler does not know
     // SAFETY: no arguments but a number.
-    unsafe { (rig.control.ferrotronMockChip)(120) };
+    unsafe { (rig.control.own.ferrotronMockChip)(120) };
     rig.control.faults(5, refused);
     let e = rig.open(5, None).err().unwrap();
     assert!(e.contains("\nNVRTC: NVRTC 12.4 does not know compute capability 12.0, only 5.0, 5.2, "), "{e}");
     // code that the driver refuses too
     // SAFETY: no arguments but a number.
-    unsafe { (rig.control.ferrotronMockChip)(90) };
+    unsafe { (rig.control.own.ferrotronMockChip)(90) };
     rig.control.faults(5, &format!("{refused};module:cubin#1=200"));
     let e = rig.open(5, None).err().unwrap();
     assert!(e.contains("\nNVRTC: 200 CUDA_ERROR_INVALID_IMAGE"), "{e}");
