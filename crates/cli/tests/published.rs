@@ -118,6 +118,22 @@ fn another_model_and_a_damaged_folder_are_told_with_all_that_is_wrong() {
     ] {
         assert!(e.contains(part), "{part}\n{e}");
     }
+    // the same words again would begin again over what was saved; these go on
+    let save = t.path("saved").display().to_string();
+    let words = format!("--lr 1e-3 --save {save}");
+    clean(&mut from(&golden("qwen2"), &words));
+    let (_, e) = fail(&mut from(&golden("qwen2"), &words));
+    assert!(e.contains("begins at iteration 0, but --save") && e.contains("holds a checkpoint of iteration 1"), "{e}");
+    let mut on = from(Path::new(&save), &format!("{words} --train-iters 2 --override-opt_param-scheduler"));
+    let log = clean(on.arg("--pretrained-checkpoint").arg(golden("qwen2")));
+    assert!(log.contains("iteration        2/       2"), "{log}");
+
+    // a folder that is yet to be saved into: shape and weights are the published ones, as the first time of two
+    let fresh = t.path("fresh").display().to_string();
+    let mut first = from(Path::new(&fresh), &format!("--lr 1e-3 --save {fresh}"));
+    let log = clean(first.arg("--pretrained-checkpoint").arg(golden("qwen2")));
+    assert!(log.contains("weights of a published model (qwen2)") && losses(&log).len() == 1, "{log}");
+
     let log = clean(&mut from(&golden("qwen2"), "--lr 0 --rotary-base 5000"));
     assert!(log.contains("note: --rotary-base is 10000 there, 5000 here"), "{log}");
 

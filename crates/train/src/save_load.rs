@@ -140,6 +140,7 @@ impl Trainer {
             };
         };
         if Folder::is_one(dir) {
+            self.is_no_restart(dir)?;
             return self.load_published(dir);
         }
         match Checkpoint::open(dir, c.step) {
@@ -155,6 +156,18 @@ impl Trainer {
             }
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// Refuses to begin again where a run has saved: started a second time with the same words, it would lose what it did.
+    fn is_no_restart(&self, load: &Path) -> Result<()> {
+        let Some(save) = &self.config.checkpoint.save else { return Ok(()) };
+        let Ok(checkpoint) = Checkpoint::open(save, None) else { return Ok(()) };
+        let (load, save, n) = (load.display(), save.display(), checkpoint.common().iteration);
+        Err(Error::Setting(format!(
+            "--load {load} begins at iteration 0, but --save {save} holds a checkpoint of iteration {n}. To go on from there: \
+             --pretrained-checkpoint {load} --load {save}, which begins with the one and goes on with the other; to begin \
+             again: another --save"
+        )))
     }
 
     /// `--pretrained-checkpoint`: weights of a run, or published ones.

@@ -120,6 +120,7 @@ pub const RULES: &[Rule] = &[
     rule("parallel sizes", "MindSpeed's --context-parallel-algo likewise", Overridden, "--context-parallel-size 2 --context-parallel-algo ulysses_cp_algo", 2, Noticed("--context-parallel-algo ulysses_cp_algo: the 2 context-parallel ranks gather")),
     rule("parallel sizes", "sequence parallelism divides a rank's tokens over the tensor-parallel ranks", Applies, "--num-attention-heads 6 --hidden-size 48 --tensor-model-parallel-size 3 --sequence-parallel", 3, Refused("32 % tensor 3 = 2")),
     rule("parallel sizes", "the sequence divides into 2 x context chunks", Applies, "--context-parallel-size 3", 3, Refused("32 % (2 x 3) = 2")),
+    rule("parallel sizes", "--zero-stage 2 keeps gradients whole, as 1 does", Overridden, "--zero-stage 2", 2, Noticed("--zero-stage 2: gradients are whole on every rank here")),
     rule("parallel sizes", "--hybrid-context-parallel has five conditions", Applies, "--hybrid-context-parallel --dataloader-type cyclic", 1, Refused("--hybrid-context-parallel needs --dataloader-type single, --calculate-per-token-loss")),
     rule("parallel sizes", "without Gloo groups a distributed optimizer wants a distributed format", VendorOnly, "--disable-gloo-process-groups --use-distributed-optimizer --ckpt-format torch", 1, Noticed("without Gloo groups")),
     // batch
