@@ -90,8 +90,8 @@ impl Device for AscendDevice {
         &self.ops
     }
 
-    fn stream(&self, _: StreamRole) -> Result<Stream> {
-        Ok(Stream::new(Arc::new(AscendStream(Core::new(self.shared.clone())?))))
+    fn stream(&self, role: StreamRole) -> Result<Stream> {
+        Ok(Stream::new(Arc::new(AscendStream(Core::new(self.shared.clone(), role)?))))
     }
 
     fn reserve(&self, bytes: usize, what: &'static str) -> Result<Arc<dyn Region>> {

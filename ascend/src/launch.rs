@@ -9,7 +9,7 @@ use ferrotron_device::{Error, Result, Stream};
 
 use crate::memory::{Mark, Slab};
 use crate::shared::{Omit, lock};
-use crate::stream::{AscendStream, Core, Ring};
+use crate::stream::{AscendStream, Core};
 use crate::view::View;
 
 /// A scalar argument.
@@ -117,7 +117,8 @@ impl<'a> Launch<'a> {
             )
         };
         if made.is_null() {
-            return Err(self.core.shared.error("aclCreateTensor gives null", code::NN_INVALID, &Ring::default()));
+            let shared = &self.core.shared;
+            return Err(shared.failed(shared.in_words("aclCreateTensor gives null", code::NN_INVALID)));
         }
         self.objects.push(Object::Tensor(made));
         Ok(made)

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ferrotron_acl_sys::{self as acl, code};
 use ferrotron_comm::Ending;
-use ferrotron_device::{Error, Result};
+use ferrotron_device::{Error, Result, launches};
 
 use crate::Cann;
-use crate::stream::{Core, Ring};
+use crate::stream::Core;
 
 /// Something that the device leaves undone on purpose, so that a test shows that it would be missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,34 +137,47 @@ impl Shared {
 
     /// A status as a result.
     pub fn check(&self, call: &str, status: acl::aclError) -> Result<()> {
-        if status == code::OK { Ok(()) } else { Err(self.error(call, status, &Ring::default())) }
+        if status == code::OK { Ok(()) } else { Err(self.failed(self.in_words(call, status))) }
     }
 
-    /// A status in words, with the runtime's text and the operators launched last.
-    pub fn error(&self, call: &str, status: acl::aclError, ring: &Ring) -> Error {
+    /// A call's status in words, with the runtime's text.
+    pub fn in_words(&self, call: &str, status: acl::aclError) -> String {
         let mut what = format!("{call}: {}", code::explain(status));
         if let Some(text) = self.cann.take_error() {
             what.push_str(&format!("\nthe runtime says: {text}"));
         }
-        if !ring.last.is_empty() {
-            let (since, shown) = (ring.since, ring.last.len());
-            if since > shown && !self.options.blocking {
-                what.push_str(&format!(
-                    "\n{since} launches since this stream was last known to be idle, any of which may have failed: \
-                     ASCEND_LAUNCH_BLOCKING=1 waits after each, so that the last one listed is the one"
-                ));
-            }
-            what.push_str("\nlaunched last on this stream, oldest first:");
-            ring.last.iter().for_each(|l| what.push_str(&format!("\n  {l}")));
-        }
+        what
+    }
+
+    /// An error of the device.
+    pub fn failed(&self, what: String) -> Error {
         Error::Device { device: self.name.clone(), what }
+    }
+
+    /// An error that one stream was asked for, with what was launched last on all that have work: an operator's error shows
+    /// first at whichever is asked first.
+    pub fn failed_at(&self, mut what: String, asked: &Core) -> Error {
+        let (since, shown) = asked.launches.since_idle();
+        if since > shown && !self.options.blocking {
+            what.push_str(&format!(
+                "\n{since} launches since this stream was last known to be idle, any of which may have failed: \
+                 ASCEND_LAUNCH_BLOCKING=1 waits after each, so that the last one listed is the one"
+            ));
+        }
+        let streams = self.streams();
+        let others = streams.iter().filter(|s| !std::ptr::eq(&***s, asked) && s.has_work());
+        launches::tell(&mut what, others.map(|s| &s.launches), &asked.launches);
+        self.failed(what)
+    }
+
+    fn streams(&self) -> Vec<Arc<Core>> {
+        lock(&self.streams).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Ends all waits for the device with this cause, and aborts what its streams do.
     pub fn abandon(&self, why: &str) {
         if self.ending.abandon(why) {
-            let streams: Vec<Arc<Core>> = lock(&self.streams).iter().filter_map(Weak::upgrade).collect();
-            streams.iter().for_each(|s| s.abort());
+            self.streams().iter().for_each(|s| s.abort());
         }
     }
 
@@ -176,8 +189,7 @@ impl Shared {
 
     /// Waits until every stream is idle: before memory is freed, for the runtime's free waits for nobody.
     pub fn drain(&self) {
-        let streams: Vec<Arc<Core>> = lock(&self.streams).iter().filter_map(Weak::upgrade).collect();
-        for s in streams {
+        for s in self.streams() {
             // An error is the stream's own and shows at its next call.
             let _ = s.synchronize();
         }

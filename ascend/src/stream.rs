@@ -5,33 +5,26 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 
 use ferrotron_acl_sys as acl;
+use ferrotron_device::launches::Launches;
 use ferrotron_device::staging::Staging;
 use ferrotron_device::stream::{EventImpl, HostJob, HostWork, StreamImpl};
-use ferrotron_device::{Error, Event, Result, Stream};
+use ferrotron_device::{Error, Event, Result, Stream, StreamRole};
 
 use crate::memory::{Slab, malloc};
 use crate::shared::{Omit, Shared, lock};
 
 /// Operators remembered for error messages.
-const RING: usize = 32;
+const KEPT: usize = 32;
 /// A wait for a stream looks up so often whether it is still wanted.
 const LOOK_UP_MS: i32 = 50;
-
-/// What a stream was given last, for error messages.
-#[derive(Default)]
-pub struct Ring {
-    /// Oldest first.
-    pub last: VecDeque<String>,
-    /// How many since the stream was known to be idle: the one that failed is among them.
-    pub since: usize,
-}
 
 /// A stream with what belongs to it: scratch, staging, and the operators launched last.
 pub struct Core {
     pub shared: Arc<Shared>,
     handle: usize,
     error: Arc<Mutex<Option<Error>>>,
-    ring: Mutex<Ring>,
+    /// For error messages.
+    pub launches: Launches,
     held: Mutex<Held>,
     pub slab: Mutex<Slab>,
     /// Pinned memory that only work of the stream touches.
@@ -47,7 +40,7 @@ pub struct Core {
 pub type Constant = (usize, usize);
 
 impl Core {
-    pub fn new(shared: Arc<Shared>) -> Result<Arc<Core>> {
+    pub fn new(shared: Arc<Shared>, role: StreamRole) -> Result<Arc<Core>> {
         shared.enter()?;
         let mut handle = std::ptr::null_mut();
         let flags = acl::ACL_STREAM_FAST_LAUNCH | acl::ACL_STREAM_FAST_SYNC;
@@ -62,7 +55,7 @@ impl Core {
             shared: shared.clone(),
             handle: handle as usize,
             error: Arc::default(),
-            ring: Mutex::default(),
+            launches: Launches::new(role, KEPT),
             held: Mutex::default(),
             slab: Mutex::new(Slab::device()),
             pinned: Mutex::new(Slab::pinned()),
@@ -94,18 +87,13 @@ impl Core {
         if status == acl::code::OK {
             return Ok(());
         }
-        let e = self.shared.error(call, status, &lock(&self.ring));
+        let e = self.shared.failed_at(self.shared.in_words(call, status), self);
         Err(lock(&self.error).get_or_insert(e).clone())
     }
 
     /// Notes an operator for error messages.
     pub fn note(&self, what: String) {
-        let mut ring = lock(&self.ring);
-        if ring.last.len() == RING {
-            ring.last.pop_front();
-        }
-        ring.last.push_back(what);
-        ring.since += 1;
+        self.launches.note(what);
     }
 
     pub fn synchronize(&self) -> Result<()> {
@@ -118,7 +106,7 @@ impl Core {
         }
         self.check("aclrtSynchronizeStream", status)?;
         *lock(&self.held) = Held::default();
-        lock(&self.ring).since = 0;
+        self.launches.is_idle_now();
         // a host job's error came through no call of the runtime
         self.begin()
     }
@@ -144,12 +132,29 @@ impl Core {
 
     /// The error of the stream's work so far, asked for without waiting, if the runtime can tell. It stays the stream's.
     pub fn failure(&self) -> Option<Error> {
+        let (told, _) = self.query()?;
+        let failed = || self.shared.failed_at(self.shared.in_words("aclrtStreamQuery", told), self);
+        (told != acl::code::OK).then(failed)
+    }
+
+    /// False when the stream has done all of its work, if the runtime can tell.
+    pub fn has_work(&self) -> bool {
+        let Some((told, is_done)) = self.query() else { return true };
+        if told != acl::code::OK {
+            // its text, which is of this stream and not of the one that failed first
+            drop(self.shared.cann.take_error());
+        }
+        !is_done
+    }
+
+    /// The runtime's answer about the stream: a status, and whether all is done.
+    fn query(&self) -> Option<(acl::aclError, bool)> {
         let query = self.shared.cann.acl.aclrtStreamQuery?;
         self.shared.enter().ok()?;
-        let mut status = 0;
+        let mut status = acl::ACL_STREAM_STATUS_NOT_READY;
         // SAFETY: the stream lives; an out-parameter.
         let told = unsafe { query(self.handle(), &mut status) };
-        (told != acl::code::OK).then(|| self.shared.error("aclrtStreamQuery", told, &lock(&self.ring)))
+        Some((told, told == acl::code::OK && status == acl::ACL_STREAM_STATUS_COMPLETE))
     }
 
     /// Ends what the stream does, if the runtime can.

@@ -1,70 +1,36 @@
 //! The `Communicator` contract over HCCL: the program that every fabric runs gives the same bits here, between threads,
-//! with late streams; an uneven all-gather composed of broadcasts; reports of ranks that are lost, late or in error.
+//! with late streams; an uneven all-gather composed of broadcasts; reports of ranks that are lost, late or in error; and
+//! what is left out around collectives is noticed.
 
-#![allow(clippy::unwrap_used)] // helpers of tests
+#![allow(clippy::unwrap_used)] // a test
 
 mod common;
-#[path = "../../crates/comm/tests/common/mod.rs"]
-mod program;
 
-use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use common::Npu;
 use ferrotron_ascend::{Environment, HcclLinker, HcclOptions, Omit};
-use ferrotron_comm::{Communicator, Fabric, Options, ReduceOp, ThreadWorld};
-use ferrotron_device::{DType, Device, Pool, Result, StreamRole, host};
-use program::{Place, expected, on_threads};
-
-fn options(home: &Path, timeout: Duration, checked: bool) -> Options {
-    let hccl = HcclOptions { buffer_mib: Some(64), deterministic: Some(1), ..HcclOptions::default() };
-    let linker = Arc::new(HcclLinker::new(Environment::only(home), hccl));
-    Options { timeout, checked, linker: Some(linker), ..Options::default() }
-}
-
-/// A rank's device of the mock: rank and device have one number.
-fn place(home: &Path, rank: usize, omit: Option<Omit>) -> Place {
-    let device: Arc<dyn Device> = Arc::new(common::open(home, rank, omit));
-    let home = device.stream(StreamRole::Compute).unwrap();
-    let pool = Pool::new(device.clone(), home.clone(), 64 << 20, true).unwrap();
-    Place { device, home, pool }
-}
-
-/// Sums of more than two 16-bit numbers are rounded after each addition, by HCCL and by the mock.
-fn is_rounded_on_the_wire(what: &str) -> bool {
-    (what.contains("Sum") || what.contains("reduce_scatter")) && (what.contains("BF16") || what.contains("F16"))
-}
+use ferrotron_comm::{Fabric, Options, ReduceOp, ThreadWorld};
+use ferrotron_device::{DType, Device, host};
+use ferrotron_tests::mock::collectives;
+use ferrotron_tests::mock::collectives::program::on_threads;
+use ferrotron_tests::mock::collectives::{
+    Sums, faults_end_all_ranks, omissions_are_noticed, options, place, same_bits,
+};
 
 #[test]
 fn every_collective_gives_the_bits_of_the_other_fabrics() {
-    let _alone = ferrotron_tests::alone();
-    let home = common::home("communicator");
-    for (size, checked) in [(2, false), (3, true)] {
-        let world = ThreadWorld::new(size, options(&home, Duration::from_secs(60), checked));
-        let got = on_threads(size, |r| program::program(&world.rank(r), &place(&home, r, None)));
-        for (r, got) in got.iter().enumerate() {
-            let want = expected(r, size);
-            assert_eq!(got.len(), want.len());
-            for ((what, got), (same, want)) in got.iter().zip(&want) {
-                assert_eq!(what, same);
-                let exact = size == 2 || !is_rounded_on_the_wire(what);
-                assert!(!exact || got == want, "{what}: rank {r} of {size}, checked {checked}");
-            }
-        }
-        for d in 0..size as u32 {
-            assert_eq!(common::control().report(d), "", "device {d}");
-        }
-    }
-    common::remove(&home);
+    common::with("communicator", same_bits);
 }
 
 #[test]
 fn communicators_tell_hccl_and_the_report_what_they_take() {
     let _alone = ferrotron_tests::alone();
-    let home = common::home("comms");
-    let world = ThreadWorld::new(2, options(&home, Duration::from_secs(60), false));
+    let npu = Npu(common::home("comms"));
+    let world = ThreadWorld::new(2, options(&npu, Duration::from_secs(60), false));
     let seen = on_threads(2, |r| {
-        let (rank, place) = (world.rank(r), place(&home, r, None));
+        let (rank, place) = (world.rank(r), place(&npu, r));
         let made = ["tp", "dp"].map(|name| rank.group(&place.device, name, "test", &[0, 1]).unwrap());
         made[0].barrier().unwrap();
         let seen = (rank.links(), common::control().comms(r as u32));
@@ -81,7 +47,7 @@ fn communicators_tell_hccl_and_the_report_what_they_take() {
         assert_eq!((links[0].group.as_str(), links[0].ranks), ("tp/test", 2));
     }
     assert_eq!(common::control().comms(0), "", "all are destroyed");
-    common::remove(&home);
+    common::remove(&npu.0);
 }
 
 #[test]
@@ -104,76 +70,57 @@ fn a_deterministic_device_asks_hccl_for_a_fixed_order_too() {
     common::remove(&home);
 }
 
-/// Two ranks that sum a vector three times and read it; what each saw.
-fn sums(home: &Path, timeout: Duration, faults: &str) -> (Vec<Result<Vec<f32>>>, Option<String>, Duration) {
-    let control = common::control();
-    control.faults(1, faults);
-    let world = ThreadWorld::new(2, options(home, timeout, false));
-    let began = Instant::now();
-    let got = on_threads(2, |r| {
-        let (rank, place) = (world.rank(r), place(home, r, None));
-        let g: Arc<dyn Communicator> = rank.group(&place.device, "dp", "test", &[0, 1]).unwrap();
-        // The peer may have failed by now.
-        let mut t = place.pool.alloc(DType::F32, [100])?;
-        host::write_f32(&*place.device, &place.home, &[1.0; 100], &mut t)?;
-        for _ in 0..3 {
-            t = g.all_reduce(&place.home, t, ReduceOp::Sum)?.wait();
+#[test]
+fn faults_of_collectives_end_all_ranks_with_a_report() {
+    let stuck = ["waited 2.", "dp #2 all_reduce of 100 F32 at ", "the link between them"];
+    common::with("comm-faults", |npu| {
+        faults_end_all_ranks(
+            npu,
+            "slow:HcclAllReduce#2=300",
+            &[
+                // a rank whose device never does its part: both wait in the call, and nobody is elsewhere
+                ("lost:HcclAllReduce#2=1", 2, &stuck),
+                ("slow:HcclAllReduce#2=20000", 2, &stuck),
+                // the library refuses the call at once
+                (
+                    "HcclAllReduce#2=9",
+                    30,
+                    &["HcclAllReduce in group dp/test: 9 HCCL_E_TIMEOUT: not all ranks came in time"],
+                ),
+                // a kernel's error on the communicator's stream, whichever stream is asked first
+                (
+                    "task:HcclAllReduce#2=507015",
+                    30,
+                    &["507015 AICORE_EXCEPTION", "HcclAllReduce of 100 F32 in group dp/test"],
+                ),
+            ],
+        );
+        // HCCL's own time-out comes before ours: the error that came late is told in words
+        // SAFETY: a number.
+        let patience = |ms| unsafe { (common::control().own.ferrotronMockHcclPatience)(ms) };
+        patience(700);
+        let sums = Sums::with(npu, Duration::from_secs(30), "lost:HcclAllReduce#2=1");
+        patience(20_000);
+        let (failure, took) = (sums.failure.unwrap_or_default(), sums.took);
+        println!("time-out: {failure}");
+        assert!(sums.got.iter().all(|g| g.is_err()) && took < Duration::from_secs(10), "{took:?}");
+        for words in ["dp #2 all_reduce of 100 F32 at ", "9 HCCL_E_TIMEOUT", "rank 1: last 3 collectives:"] {
+            assert!(failure.contains(words), "{words} in {failure}");
         }
-        host::read_f32(&*place.device, &place.home, &t)
     });
-    let took = began.elapsed();
-    // SAFETY: null takes all faults away.
-    unsafe { (control.ferrotronMockFaults)(1, std::ptr::null()) };
-    [0, 1].iter().for_each(|d| drop(control.report(*d)));
-    (got, world.rank(0).failure(), took)
 }
 
 #[test]
-fn faults_of_collectives_end_all_ranks_with_a_report() {
-    let _alone = ferrotron_tests::alone();
-    let home = common::home("comm-faults");
-    let second = Duration::from_secs(1);
-    let (got, failure, _) = sums(&home, second * 30, "");
-    assert_eq!((got[0].as_ref().unwrap()[99], got[1].as_ref().unwrap()[99], failure), (8.0, 8.0, None));
+fn a_group_that_is_not_joined_in_time_is_told() {
+    common::with("comm-held-back", collectives::a_group_that_is_not_joined_in_time_is_told);
+}
 
-    // a link that is slow, but within the deadline, is slow only
-    let (got, failure, _) = sums(&home, second * 30, "slow:HcclAllReduce#2=300");
-    assert!(got.iter().all(|g| g.as_ref().unwrap()[0] == 8.0) && failure.is_none());
-
-    for (faults, deadline, words) in [
-        // a rank whose device never does its part: both wait in the call, and nobody is elsewhere
-        ("lost:HcclAllReduce#2=1", 2, &["waited 2.", "dp #2 all_reduce of 100 F32 at ", "the link between them"][..]),
-        ("slow:HcclAllReduce#2=20000", 2, &["waited 2.", "dp #2 all_reduce of 100 F32 at ", "the link between them"]),
-        // the library refuses the call at once
-        ("HcclAllReduce#2=9", 30, &["HcclAllReduce in group dp/test: 9 HCCL_E_TIMEOUT: not all ranks came in time"]),
-        // a kernel's error on the communicator's stream
-        // whichever stream is asked first tells its own launches: the call is named by the runtime's text
-        ("task:HcclAllReduce#2=507015", 30, &["507015 AICORE_EXCEPTION", "HcclAllReduce"]),
-    ] {
-        let (got, failure, took) = sums(&home, second * deadline, faults);
-        let failure = failure.unwrap_or_default();
-        println!("{faults}: {took:?}: {failure}\n");
-        assert!(got.iter().any(|g| g.is_err()), "{faults}");
-        let told = format!(
-            "{failure}{}",
-            got.iter().filter_map(|g| g.as_ref().err()).map(|e| e.to_string()).collect::<String>()
-        );
-        assert!(words.iter().all(|w| told.contains(w)), "{faults}: {told}");
-        assert!(took < second * 10, "{faults}: {took:?}");
-    }
-
-    // HCCL's own time-out comes before ours: the error that came late is told in words
-    // SAFETY: a number.
-    unsafe { (common::control().ferrotronMockHcclPatience)(700) };
-    let (got, failure, took) = sums(&home, second * 30, "lost:HcclAllReduce#2=1");
-    // SAFETY: as above.
-    unsafe { (common::control().ferrotronMockHcclPatience)(20_000) };
-    let failure = failure.unwrap_or_default();
-    println!("time-out: {failure}");
-    assert!(got.iter().all(|g| g.is_err()) && took < second * 10, "{took:?}");
-    assert!(failure.contains("dp #2 all_reduce of 100 F32 at ") && failure.contains("9 HCCL_E_TIMEOUT"), "{failure}");
-    assert!(failure.contains("rank 1: last 3 collectives:"), "{failure}");
-    common::remove(&home);
+#[test]
+fn what_is_left_out_around_collectives_is_noticed_and_nothing_else() {
+    let omits = [(Omit::EventWait, "race at "), (Omit::Context, "no context is current on this thread")];
+    common::with("comm-omissions", |npu| {
+        omissions_are_noticed(npu, "slow:HcclBroadcast#1=50", " is destroyed with ", &omits);
+    });
 }
 
 /// A rank table in place of a negotiation: the file of ModelArts, with devices 4 to 6 of the host, which are the visible
@@ -181,7 +128,8 @@ fn faults_of_collectives_end_all_ranks_with_a_report() {
 #[test]
 fn ranks_find_each_other_by_a_rank_table() {
     let _alone = ferrotron_tests::alone();
-    let home = common::home("comm-table");
+    let npu = Npu(common::home("comm-table"));
+    let home = &npu.0;
     let table = home.join("jobstart_hccl.json");
     let devices: Vec<String> = (4..7).map(|d| format!("{{\"device_id\":\"{d}\",\"device_ip\":\"\"}}")).collect();
     let instances = format!("[{{\"server_id\":\"10.0.0.1\",\"devices\":[{}]}}]", devices.join(","));
@@ -190,12 +138,12 @@ fn ranks_find_each_other_by_a_rank_table() {
     let by_table = |visible: Vec<u32>| {
         let (rank_table, visible) = (Some(table.clone()), Some(visible));
         let hccl = HcclOptions { rank_table, visible, buffer_mib: Some(32), ..HcclOptions::default() };
-        let linker = Arc::new(HcclLinker::new(Environment::only(&home), hccl));
+        let linker = Arc::new(HcclLinker::new(Environment::only(home), hccl));
         Options { timeout: Duration::from_secs(60), checked: true, linker: Some(linker), ..Options::default() }
     };
     let world = ThreadWorld::new(3, by_table(vec![4, 5, 6]));
     let sums = on_threads(3, |r| {
-        let (rank, place) = (world.rank(r), place(&home, r, None));
+        let (rank, place) = (world.rank(r), place(&npu, r));
         let mut t = place.tensor(DType::F32, &[r as f32 + 1.0; 5]);
         let groups = [&[0, 1, 2][..], &[2, 0][..]];
         for (i, ranks) in groups.into_iter().enumerate().filter(|(_, ranks)| ranks.contains(&r)) {
@@ -214,7 +162,7 @@ fn ranks_find_each_other_by_a_rank_table() {
     ] {
         let world = ThreadWorld::new(size, by_table(visible));
         let errors = on_threads(size, |r| {
-            let place = place(&home, r, None);
+            let place = place(&npu, r);
             let everyone: Vec<usize> = (0..size).collect();
             world.rank(r).group(&place.device, "dp", "test", &everyone).map(|_| ()).map_err(|e| e.to_string())
         });
@@ -224,5 +172,5 @@ fn ranks_find_each_other_by_a_rank_table() {
             "{errors:?}"
         );
     }
-    common::remove(&home);
+    common::remove(home);
 }

@@ -1,50 +1,36 @@
 //! Errors of the device arrive in words, with the operators launched last, and end the stream that they belong to.
 
+#![allow(clippy::unwrap_used)] // a test
+
 mod common;
 
 use std::sync::Arc;
 
-use ferrotron_device::{DType, Device, Error, Pool, Stream, StreamRole, host, pool::persistent};
+use ferrotron_device::pool::persistent;
+use ferrotron_device::{DType, Device, Pool, StreamRole};
+use ferrotron_tests::mock::faults;
 
-struct Rig {
-    device: Arc<dyn Device>,
-    s: Stream,
-    pool: Arc<Pool>,
-}
-
-fn rig(home: &std::path::Path, ordinal: usize) -> Rig {
-    let device: Arc<dyn Device> = Arc::new(common::open(home, ordinal, None));
-    let s = device.stream(StreamRole::Compute).expect("a stream");
-    let pool = Pool::new(device.clone(), s.clone(), 8 << 20, true).expect("a pool");
-    Rig { device, s, pool }
-}
+const ADD: &str = "aclnnAdd in add([32]:0, [32]:0, [32]:0)";
 
 #[test]
 fn a_kernel_that_fails_is_told_with_what_was_launched() {
-    let home = common::home("kernel");
-    let Rig { device, s, pool } = rig(&home, 2);
-    let control = common::control();
-    for (code, words) in [
-        (507015, "507015 AICORE_EXCEPTION: a kernel stopped on an error"),
-        (507035, "507035 VECTOR_CORE_EXCEPTION: a kernel stopped on an error"),
-        (507053, "507053 DEVICE_MEM_ERROR: a kernel touched memory that is not there"),
-    ] {
-        let t = device.stream(StreamRole::Compute).unwrap();
-        t.wait(&s.record());
-        let (x, mut y) = (pool.alloc(DType::F32, [4, 8]).unwrap(), pool.alloc(DType::F32, [4, 8]).unwrap());
-        control.faults(2, &format!("task:aclnnAdd#1={code}"));
-        device.ops().add(&t, &x, &x, &mut y).unwrap();
-        let e = t.synchronize().unwrap_err().to_string();
-        assert!(e.starts_with("npu:2: aclrtSynchronizeStream: ") && e.contains(words), "{e}");
-        assert!(e.contains("the runtime says: EZ9999: Inner Error") && e.contains("aclnnAdd was made to fail"), "{e}");
-        assert!(e.contains("oldest first:\n") && e.ends_with("aclnnAdd in add([32]:0, [32]:0, [32]:0)"), "{e}");
-        // every later call reports the first error
-        assert_eq!(device.ops().fill(&t, 1.0, &mut y).unwrap_err().to_string(), e);
-        // x and y go back to the pool, whose stream must not run ahead of what t had begun
-        drop(t);
-    }
-    s.synchronize().unwrap();
-    common::remove(&home);
+    let told =
+        ["npu:2: aclrtSynchronizeStream: ", "the runtime says: EZ9999: Inner Error", "aclnnAdd was made to fail"];
+    let [start, inner, made] = told;
+    let cases: [(i32, &[&str]); 3] = [
+        (507015, &[start, inner, made, "507015 AICORE_EXCEPTION: a kernel stopped on an error"]),
+        (507035, &[start, inner, made, "507035 VECTOR_CORE_EXCEPTION: a kernel stopped on an error"]),
+        (507053, &[start, inner, made, "507053 DEVICE_MEM_ERROR: a kernel touched memory that is not there"]),
+    ];
+    common::with("kernel", |npu| faults::a_kernel_fails(npu, 2, "aclnnAdd", &cases, ADD));
+}
+
+#[test]
+fn a_kernel_that_fails_is_told_at_a_stream_that_waits_for_it() {
+    let fill = "aclnnInplaceFillScalar in fill([32]:0)";
+    common::with("waits", |npu| {
+        faults::a_kernel_fails_and_another_stream_is_asked(npu, 0, "task:aclnnAdd#1=507015", [ADD, fill]);
+    });
 }
 
 #[test]
@@ -77,7 +63,7 @@ fn determinism_is_asked_for_on_the_context_of_the_device() {
     let home = common::home("determinism");
     let cann = Arc::new(ferrotron_ascend::Cann::load(&ferrotron_ascend::Environment::only(&home)).unwrap());
     // SAFETY: two numbers.
-    let option = |d| unsafe { (common::control().ferrotronMockOption)(d, 0) };
+    let option = |d| unsafe { (common::control().own.ferrotronMockOption)(d, 0) };
     let options = ferrotron_ascend::Options { deterministic: true, ..Default::default() };
     let device = ferrotron_ascend::AscendDevice::open_with(cann, 1, options).unwrap();
     assert_eq!((device.deterministic(), option(1), option(0)), (true, 1, -1));
@@ -87,71 +73,24 @@ fn determinism_is_asked_for_on_the_context_of_the_device() {
 
 #[test]
 fn out_of_memory_is_told_as_such() {
-    let home = common::home("memory");
-    let Rig { device, s, .. } = rig(&home, 3);
-    common::control().faults(3, "aclrtMallocPhysical#1=207001");
-    match persistent(&*device, &s, "parameters", DType::F32, 1000) {
-        Err(Error::OutOfMemory { what: "parameters", wanted: 2_097_152, limit, .. }) => assert_eq!(limit, 4 << 30),
-        other => panic!("{other:?}"),
-    }
-    // and when it really is too much
-    match persistent(&*device, &s, "parameters", DType::F32, 2 << 30) {
-        Err(Error::OutOfMemory { wanted, .. }) => assert_eq!(wanted, 8 << 30),
-        other => panic!("{other:?}"),
-    }
-    persistent(&*device, &s, "parameters", DType::F32, 1000).unwrap();
-    // who comes to a device that is in use is told
-    let warned =
-        || common::open(&home, 3, None).describe().iter().any(|l| l.contains("were in use before this program"));
-    assert!(!warned());
-    let held = persistent(&*device, &s, "parameters", DType::F32, 256 << 20).unwrap();
-    assert!(warned());
-    drop(held);
-    common::remove(&home);
+    common::with("memory", |npu| {
+        let faults::Rig { device, s, .. } = faults::out_of_memory(npu, 3, "aclrtMallocPhysical#1=207001");
+        // who comes to a device that is in use is told
+        let says = |l: &String| l.contains("were in use before this program");
+        let warned = || common::open(&npu.0, 3, None).describe().iter().any(says);
+        assert!(!warned());
+        let held = persistent(&*device, &s, "parameters", DType::F32, 256 << 20).unwrap();
+        assert!(warned());
+        drop(held);
+    });
 }
 
 #[test]
 fn host_jobs_run_in_order_and_their_errors_are_the_streams() {
-    let home = common::home("host");
-    let Rig { device, s, pool } = rig(&home, 4);
-    let mut x = pool.alloc(DType::F32, [3]).unwrap();
-    host::write_f32(&*device, &s, &[1.0, 2.0, 3.0], &mut x).unwrap();
-    let at = x.ptr().0;
-    s.enqueue(Box::new(move || {
-        // SAFETY: the mock's device memory is host memory, and the job runs in stream order.
-        unsafe { *(at as *mut f32) += 10.0 };
-        Ok(())
-    }))
-    .unwrap();
-    assert_eq!(host::read_f32(&*device, &s, &x).unwrap(), [11.0, 2.0, 3.0]);
-    s.enqueue(Box::new(|| Err(Error::Data("no such token".into())))).unwrap();
-    assert_eq!(s.synchronize().unwrap_err().to_string(), "no such token");
-    assert_eq!(device.ops().fill(&s, 0.0, &mut x).unwrap_err().to_string(), "no such token");
-    let t = device.stream(StreamRole::Copy).unwrap();
-    t.enqueue(Box::new(|| panic!("a mistake"))).unwrap();
-    assert!(t.synchronize().unwrap_err().to_string().contains("a host job panicked"));
-    common::remove(&home);
+    common::with("host", |npu| faults::host_jobs(npu, 4));
 }
 
 #[test]
 fn many_threads_use_one_device() {
-    let home = common::home("threads");
-    let Rig { device, .. } = rig(&home, 5);
-    std::thread::scope(|scope| {
-        for i in 0..4 {
-            let device = &device;
-            scope.spawn(move || {
-                let s = device.stream(StreamRole::Compute).unwrap();
-                let pool = Pool::new(device.clone(), s.clone(), 8 << 20, true).unwrap();
-                for _ in 0..20 {
-                    let (mut a, mut b) = (pool.alloc(DType::F32, [8]).unwrap(), pool.alloc(DType::F32, [8]).unwrap());
-                    device.ops().fill(&s, i as f32, &mut a).unwrap();
-                    device.ops().add(&s, &a, &a, &mut b).unwrap();
-                    assert_eq!(host::read_f32(&**device, &s, &b).unwrap(), [2.0 * i as f32; 8]);
-                }
-            });
-        }
-    });
-    assert_eq!(common::control().report(5), "");
-    common::remove(&home);
+    common::with("threads", |npu| faults::many_threads(npu, 5));
 }

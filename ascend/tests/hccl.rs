@@ -111,7 +111,7 @@ fn what_ranks_disagree_on_and_what_the_chip_cannot_do_are_errors() {
 fn a_rank_that_does_not_come_is_named_in_time() {
     let home = common::home("hccl-lost");
     // SAFETY: a number.
-    unsafe { (common::control().ferrotronMockHcclPatience)(1000) };
+    unsafe { (common::control().own.ferrotronMockHcclPatience)(1000) };
     let start = Instant::now();
     let info = root_info(&home);
     // nobody else joins

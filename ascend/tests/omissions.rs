@@ -148,8 +148,7 @@ fn noticed(home: &std::path::Path, control: &common::Control, omit: Option<Omit>
     let device = Arc::new(common::open(home, 0, omit));
     let result = std::thread::scope(|scope| scope.spawn(|| workload(device, control)).join());
     let report = control.report(0);
-    // SAFETY: null takes all faults away.
-    unsafe { (control.ferrotronMockFaults)(0, std::ptr::null()) };
+    control.no_faults(0);
     match result {
         Err(_) => Some("a panic".into()),
         Ok(Err(e)) => Some(e.to_string()),

@@ -17,7 +17,7 @@ fn every_release_starts_and_computes() {
         let control = common::control_of(&home);
         let version = std::ffi::CString::new(release.version).unwrap();
         // SAFETY: a C string.
-        unsafe { (control.ferrotronMockVersion)(version.as_ptr()) };
+        unsafe { (control.own.ferrotronMockVersion)(version.as_ptr()) };
         let cann = Cann::load(&Environment::only(&home)).unwrap_or_else(|e| panic!("{}: {e}", release.version));
         assert_eq!(cann.version.as_deref(), Some(release.version));
         let lacking = cann.acl.lacking();

@@ -15,7 +15,7 @@ fn known_releases_open_and_others_are_named() {
     let probe = |version: &str| {
         let text = CString::new(version).unwrap();
         // SAFETY: a C string.
-        unsafe { (control.ferrotronMockVersion)(text.as_ptr()) };
+        unsafe { (control.own.ferrotronMockVersion)(text.as_ptr()) };
         backend.probe().map(|devices| devices[0].model.clone()).map_err(|e| e.reason)
     };
     for known in ["8.0.RC3", "8.1.RC1", "8.3.0", "8.5.0-beta.1", "9.0.0"] {

@@ -1,16 +1,32 @@
 //! The backend `cuda`.
 
+use std::ffi::OsString;
 use std::sync::Arc;
 
 use ferrotron_device::{Backend, Device, DeviceInfo, Error, ProbeError, Result};
 
-use crate::{Cuda, CudaDevice, Environment};
+use crate::{Cuda, CudaDevice, Environment, KernelOptions};
 
 /// Finds CUDA devices through the driver of an environment.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct CudaBackend {
     /// Where the libraries are looked for.
     pub environment: Environment,
+    /// How devices get their kernels, or why what the variables say makes no sense: told when a device is opened.
+    pub kernels: std::result::Result<KernelOptions, String>,
+}
+
+impl CudaBackend {
+    /// With the libraries of an environment; kernels in any form, and nothing that is compiled is kept.
+    pub fn new(environment: Environment) -> CudaBackend {
+        CudaBackend { environment, kernels: Ok(KernelOptions::default()) }
+    }
+
+    /// As the process's variables say, which `get` reads.
+    pub fn from_variables(get: impl Fn(&str) -> Option<OsString>) -> CudaBackend {
+        let kernels = KernelOptions::from_variables(&get);
+        CudaBackend { environment: Environment::from_variables(get), kernels }
+    }
 }
 
 impl Backend for CudaBackend {
@@ -26,8 +42,9 @@ impl Backend for CudaBackend {
     }
 
     fn open(&self, ordinal: usize) -> Result<Arc<dyn Device>> {
-        let failed = |e: ProbeError| Error::Device { device: format!("cuda:{ordinal}"), what: e.to_string() };
-        let cuda = Cuda::load(&self.environment).map_err(failed)?;
-        Ok(Arc::new(CudaDevice::open(Arc::new(cuda), ordinal, None)?))
+        let failed = |what: String| Error::Device { device: format!("cuda:{ordinal}"), what };
+        let kernels = self.kernels.as_ref().map_err(|why| failed(why.clone()))?;
+        let cuda = Cuda::load(&self.environment).map_err(|e| failed(e.to_string()))?;
+        Ok(Arc::new(CudaDevice::open_with(Arc::new(cuda), ordinal, None, kernels)?))
     }
 }

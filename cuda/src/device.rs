@@ -8,7 +8,7 @@ use ferrotron_device::{DType, DevPtr, Device, DeviceInfo, Graphs, Ops, Region, R
 
 use crate::Cuda;
 use crate::blas::Blas;
-use crate::kernels::Kernels;
+use crate::kernels::{KernelOptions, Kernels};
 use crate::memory::{CudaRegion, info};
 use crate::shared::{Omit, Shared, lock};
 use crate::stream::{Core, CudaStream};
@@ -28,13 +28,24 @@ pub struct CudaOps {
 }
 
 impl CudaDevice {
-    /// Opens a device. With `omit` it leaves something undone: for tests that show that it would be missed.
+    /// Opens a device with kernels in any form. With `omit` it leaves something undone: for tests that show that it would be
+    /// missed.
     pub fn open(cuda: Arc<Cuda>, ordinal: usize, omit: Option<Omit>) -> Result<CudaDevice> {
+        CudaDevice::open_with(cuda, ordinal, omit, &KernelOptions::default())
+    }
+
+    /// Opens a device with kernels as these options say.
+    pub fn open_with(
+        cuda: Arc<Cuda>,
+        ordinal: usize,
+        omit: Option<Omit>,
+        kernels: &KernelOptions,
+    ) -> Result<CudaDevice> {
         let shared = Arc::new(Shared::open(cuda, ordinal, omit)?);
         shared.make_current()?;
         let model = shared.cuda.model(ordinal);
         let info = DeviceInfo { name: shared.name.clone(), model, memory: info(&shared).0, computes: true };
-        let (kernels, blas) = (Kernels::load(shared.clone())?, Blas::new(shared.clone())?);
+        let (kernels, blas) = (Kernels::load(shared.clone(), kernels)?, Blas::new(shared.clone())?);
         Ok(CudaDevice { info, ops: CudaOps { name: shared.name.clone(), kernels, blas }, shared })
     }
 }
@@ -49,7 +60,11 @@ impl Device for CudaDevice {
         let blas = unsafe { (self.shared.cuda.blas.cublasLtGetVersion)() };
         let (major, minor) = (blas / 10_000, blas / 100 % 100);
         let (name, model) = (&self.info.name, &self.info.model);
-        vec![format!("{name}: {model}; matrix products by cublasLt {major}.{minor}, all else by kernels of our own")]
+        let kernels = &self.ops.kernels;
+        let what = format!("matrix products by cublasLt {major}.{minor}, all else by kernels of our own");
+        let first = format!("{name}: {model}; {what} from {}", kernels.origin());
+        let notes = kernels.notes().iter().map(|note| format!("{name}: kernels: {note}"));
+        std::iter::once(first).chain(notes).collect()
     }
 
     fn ops(&self) -> &dyn Ops {

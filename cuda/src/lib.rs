@@ -7,7 +7,8 @@
 //! bytes of alignment for granted unless it is told what there is, and its proposals are worth keeping (`blas`); more than
 //! 48 KiB of shared memory must be asked for (`launch`).
 //!
-//! The kernels (`../kernels`) ship as PTX, which every driver for CUDA 12 compiles for its GPU once and keeps.
+//! The kernels (`../kernels`) ship as machine code for some chips and as PTX for all others; `kernels` says what is tried where
+//! a driver takes neither.
 
 mod backend;
 mod blas;
@@ -30,6 +31,7 @@ pub use device::CudaDevice;
 pub use explain::explain;
 pub use ferrotron_cuda_sys::Environment;
 pub use ferrotron_nvtx_sys::{NoNvtx, Nvtx};
+pub use kernels::{Compiled, Compiler, KernelForm, KernelOptions, Target};
 pub use library::Cuda;
 pub use nccl::NcclLinker;
 pub use ranges::nvtx;

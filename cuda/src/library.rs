@@ -25,6 +25,8 @@ pub struct Cuda {
     pub profiler: Option<Profiler>,
     /// Newest CUDA that the driver serves: 13000 is 13.0.
     pub version: i32,
+    /// Where the libraries were looked for, and others are.
+    pub environment: Environment,
 }
 
 fn absent(reason: String, searched: Vec<String>) -> ProbeError {
@@ -70,7 +72,7 @@ impl Cuda {
                 vec![],
             ));
         }
-        Ok(Cuda { driver, blas, profiler, version })
+        Ok(Cuda { driver, blas, profiler, version, environment: environment.clone() })
     }
 
     /// Devices visible to this process.

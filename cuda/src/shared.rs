@@ -1,12 +1,11 @@
 //! What a device's streams, regions and kernels share: the tables, the context, and errors in words.
 
-use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ferrotron_comm::Ending;
 use ferrotron_cuda_sys::{self as sys, CUresult, code};
-use ferrotron_device::{Error, Result};
+use ferrotron_device::{Error, Result, launches};
 
 use crate::Cuda;
 use crate::graph::Graphs;
@@ -113,22 +112,30 @@ impl Shared {
 
     /// A status as a result.
     pub fn check(&self, call: &str, status: CUresult) -> Result<()> {
-        if status == code::SUCCESS { Ok(()) } else { Err(self.error(call, status, &VecDeque::new())) }
+        if status == code::SUCCESS { Ok(()) } else { Err(self.failed(self.in_words(call, status))) }
     }
 
-    /// A status in words, with the kernels launched last.
-    pub fn error(&self, call: &str, status: CUresult, launched: &VecDeque<String>) -> Error {
-        let what = format!("{call}: {}", explain(&self.cuda.driver, status));
-        self.told(what, launched)
+    /// A call's status in words.
+    pub fn in_words(&self, call: &str, status: CUresult) -> String {
+        format!("{call}: {}", explain(&self.cuda.driver, status))
     }
 
-    /// An error with the kernels launched last.
-    pub fn told(&self, mut what: String, launched: &VecDeque<String>) -> Error {
-        if !launched.is_empty() {
-            what.push_str("\nlaunched last on this stream, oldest first:");
-            launched.iter().for_each(|l| what.push_str(&format!("\n  {l}")));
-        }
+    /// An error of the device.
+    pub fn failed(&self, what: String) -> Error {
         Error::Device { device: self.name.clone(), what }
+    }
+
+    /// An error that one stream was asked for, with what was launched last on all that have work: a kernel's error shows first
+    /// at whichever is asked first.
+    pub fn failed_at(&self, mut what: String, asked: &Core) -> Error {
+        let streams = self.streams();
+        let others = streams.iter().filter(|s| !std::ptr::eq(&***s, asked) && s.has_work());
+        launches::tell(&mut what, others.map(|s| &s.launches), &asked.launches);
+        self.failed(what)
+    }
+
+    fn streams(&self) -> Vec<Arc<Core>> {
+        lock(&self.streams).iter().filter_map(Weak::upgrade).collect()
     }
 
     pub fn add_stream(&self, core: &Arc<Core>) {
@@ -145,8 +152,7 @@ impl Shared {
 
     /// Waits until every stream is idle: before memory is unmapped, which waits for nobody.
     pub fn drain(&self) {
-        let streams: Vec<Arc<Core>> = lock(&self.streams).iter().filter_map(Weak::upgrade).collect();
-        for s in streams {
+        for s in self.streams() {
             // An error is the stream's own and shows at its next call.
             let _ = s.synchronize();
         }

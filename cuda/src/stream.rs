@@ -1,11 +1,11 @@
 //! Streams.
 
-use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ferrotron_cuda_sys::{self as sys, CUresult, code};
+use ferrotron_device::launches::Launches;
 use ferrotron_device::staging::{Staged, Staging};
 use ferrotron_device::stream::{HostJob, HostWork, StreamImpl};
 use ferrotron_device::{Error, Event, Result, Stream, StreamRole};
@@ -15,14 +15,15 @@ use crate::memory::Workspace;
 use crate::shared::{Omit, Shared, lock};
 
 /// Kernels remembered for error messages.
-const RING: usize = 16;
+const KEPT: usize = 16;
 
 /// A stream with what belongs to it: workspace, staging, and the kernels launched last.
 pub struct Core {
     pub shared: Arc<Shared>,
     handle: usize,
     error: Arc<Mutex<Option<Error>>>,
-    launched: Mutex<VecDeque<String>>,
+    /// For error messages.
+    pub launches: Launches,
     pub workspace: Mutex<Workspace>,
     pub staging: Mutex<Staging<CudaEvent>>,
 }
@@ -44,7 +45,7 @@ impl Core {
             shared: shared.clone(),
             handle: handle as usize,
             error: Arc::default(),
-            launched: Mutex::default(),
+            launches: Launches::new(role, KEPT),
             workspace: Mutex::default(),
             staging: Mutex::default(),
         });
@@ -67,16 +68,12 @@ impl Core {
 
     /// A call's status; a failure is the stream's from now on.
     pub fn check(&self, call: &str, status: CUresult) -> Result<()> {
-        if status == code::SUCCESS {
-            Ok(())
-        } else {
-            Err(self.fail(self.shared.error(call, status, &lock(&self.launched))))
-        }
+        if status == code::SUCCESS { Ok(()) } else { Err(self.refused(self.shared.in_words(call, status))) }
     }
 
     /// As [`Core::check`], for a library whose status is in words already.
     pub fn refused(&self, what: String) -> Error {
-        self.fail(self.shared.told(what, &lock(&self.launched)))
+        self.fail(self.shared.failed_at(what, self))
     }
 
     fn fail(&self, e: Error) -> Error {
@@ -85,11 +82,7 @@ impl Core {
 
     /// Notes a kernel for error messages.
     pub fn note(&self, what: String) {
-        let mut launched = lock(&self.launched);
-        if launched.len() == RING {
-            launched.pop_front();
-        }
-        launched.push_back(what);
+        self.launches.note(what);
     }
 
     pub fn synchronize(&self) -> Result<()> {
@@ -104,6 +97,7 @@ impl Core {
             return Err(cause);
         }
         self.check("cuStreamSynchronize", status)?;
+        self.launches.is_idle_now();
         // a host job's error came through no call of the driver
         self.begin()
     }
@@ -133,12 +127,22 @@ impl Core {
 
     /// The error of the stream's work so far, asked for without waiting. It stays the stream's.
     pub fn failure(&self) -> Option<Error> {
+        let status = self.query()?;
+        let failed = status != code::SUCCESS && status != code::NOT_READY;
+        failed.then(|| self.shared.failed_at(self.shared.in_words("cuStreamQuery", status), self))
+    }
+
+    /// False when the stream has done all of its work, as far as the driver may be asked.
+    pub fn has_work(&self) -> bool {
+        self.query().is_none_or(|status| status != code::SUCCESS)
+    }
+
+    /// How the stream is doing; `None` while a step is collected.
+    fn query(&self) -> Option<CUresult> {
         let _not_collecting = self.shared.graphs.kept_off()?;
         self.shared.enter().ok()?;
         // SAFETY: the stream lives.
-        let status = unsafe { (self.shared.cuda.driver.cuStreamQuery)(self.handle()) };
-        let failed = status != code::SUCCESS && status != code::NOT_READY;
-        failed.then(|| self.shared.error("cuStreamQuery", status, &lock(&self.launched)))
+        Some(unsafe { (self.shared.cuda.driver.cuStreamQuery)(self.handle()) })
     }
 
     /// A pinned block of the stream's staging memory.

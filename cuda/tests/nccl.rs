@@ -289,10 +289,10 @@ fn configurations_and_versions_must_fit() {
         let control = common::control();
         // SAFETY: an out-parameter; numbers.
         unsafe {
-            (control.ferrotronMockNcclVersion)(21703);
+            (control.own.ferrotronMockNcclVersion)(21703);
             assert_eq!((r.nccl.ncclGetVersion)(&mut version), 0);
             assert_eq!(r.split(0, 0), Err(ncclInvalidUsage));
-            (control.ferrotronMockNcclVersion)(22105);
+            (control.own.ferrotronMockNcclVersion)(22105);
         }
         assert_eq!(version, 21703);
         r.end(r.comm);

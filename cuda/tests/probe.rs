@@ -10,7 +10,7 @@ use ferrotron_device::Backend;
 #[test]
 fn without_cuda_the_error_lists_places_and_comes_at_once() {
     let start = Instant::now();
-    let backend = CudaBackend { environment: Environment { system: true, ..Environment::only("/nowhere/cuda") } };
+    let backend = CudaBackend::new(Environment { system: true, ..Environment::only("/nowhere/cuda") });
     let e = backend.probe().expect_err("there is no driver");
     assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
     assert_eq!((e.backend, e.reason.as_str()), ("cuda", "cannot load libcuda.so.1"));
@@ -27,7 +27,7 @@ fn a_library_that_is_another_names_every_missing_symbol() {
     let libm = ["/lib/x86_64-linux-gnu/libm.so.6", "/lib/aarch64-linux-gnu/libm.so.6", "/lib64/libm.so.6"];
     let libm = libm.iter().find(|p| std::path::Path::new(p).exists()).expect("every Linux has libm");
     std::os::unix::fs::symlink(libm, home.join("lib64/libcuda.so.1")).unwrap();
-    let e = CudaBackend { environment: Environment::only(&home) }.probe().expect_err("libm is not the driver");
+    let e = CudaBackend::new(Environment::only(&home)).probe().expect_err("libm is not the driver");
     std::fs::remove_dir_all(&home).unwrap();
     assert!(e.reason.contains("no cuInit in ") && e.reason.contains("no cuLaunchKernel in "), "{e}");
 }
@@ -35,7 +35,7 @@ fn a_library_that_is_another_names_every_missing_symbol() {
 #[test]
 fn with_cuda_the_devices_are_listed() {
     let home = common::home("probe");
-    let backend = CudaBackend { environment: Environment::only(&home) };
+    let backend = CudaBackend::new(Environment::only(&home));
     let devices = backend.probe().unwrap();
     assert_eq!((devices.len(), devices[3].name.as_str()), (8, "cuda:3"));
     assert_eq!(devices[0].model, "NVIDIA H100 (mock) (compute capability 9.0, CUDA 12.4)");
@@ -54,7 +54,7 @@ fn with_cuda_the_devices_are_listed() {
 fn without_cublas_lt_the_error_names_it() {
     let home = common::home("no-blas");
     std::fs::remove_file(home.join("lib64/libcublasLt.so.12")).unwrap();
-    let e = CudaBackend { environment: Environment::only(&home) }.probe().expect_err("no cublasLt");
+    let e = CudaBackend::new(Environment::only(&home)).probe().expect_err("no cublasLt");
     assert!(e.reason.starts_with("cannot load libcublasLt.so.13 or libcublasLt.so.12"), "{e}");
     assert!(e.remedy.contains("pip install nvidia-cublas"), "{e}");
     common::remove(&home);

@@ -9,10 +9,10 @@ use ferrotron_device::Backend;
 fn old_drivers_are_named_and_newer_ones_serve() {
     let home = common::home("version");
     let control = common::control();
-    let backend = CudaBackend { environment: Environment::only(&home) };
+    let backend = CudaBackend::new(Environment::only(&home));
     let probe = |version| {
         // SAFETY: no arguments but a number.
-        unsafe { (control.ferrotronMockDriverVersion)(version) };
+        unsafe { (control.own.ferrotronMockDriverVersion)(version) };
         backend.probe().map(|devices| devices[0].model.clone()).map_err(|e| e.reason)
     };
     assert_eq!(probe(12000), Ok("NVIDIA H100 (mock) (compute capability 9.0, CUDA 12.0)".into()));

@@ -24,13 +24,17 @@ const HELP: &str = "cargo xtask <command>
                  PyPI by this Python's pip (needs g++)
   emu            compile the CUDA kernels for the host: what the mock of the CUDA driver runs (needs g++)
   cuda-check [--write]
-                 compile them with nvcc from PyPI for sm_80, sm_90a and sm_100; with --write make kernels.ptx anew
+                 compile them with nvcc and NVRTC from PyPI for sm_80, sm_90a and sm_100, compare our tables with NVIDIA's
+                 headers; with --write make kernels.ptx and kernels.fatbin anew
   cudarc-check   cudarc, a client of the CUDA driver that is not ours, runs one of our kernels on the mock (needs g++)
   flags <lists>  rewrite the flag tables of crates/config from a folder of upstream flag lists (JSON)
   netns-check    train on two nodes that are network namespaces with a cable between them (Linux, root, iproute2)
   python-check PYTHON
                  TensorBoard, MLflow and W&B read a run's files, torchrun starts one: with a Python that has torch,
                  tensorboard, mlflow-skinny and wandb
+  published-check PYTHON
+                 transformers reads the models that we export, and we those that it saves: with a Python that has torch and
+                 transformers
   help           this page";
 
 fn main() -> ExitCode {
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
         ["cudarc-check"] => told("cudarc-check", cudarc::check(root)),
         ["flags", lists] => told("flags", flags::run(Path::new(lists), &root.join("crates/config/src/flags/tables"))),
         ["python-check", python] => told("python-check", python::check(root, python)),
+        ["published-check", python] => told("published-check", python::published(root, python)),
         ["netns-check"] => told("netns-check", netns::check(root)),
         ["help" | "--help" | "-h"] | [] => {
             println!("{HELP}");

@@ -3,26 +3,20 @@
 
 pub mod ranks;
 
-use std::ffi::{CString, OsStr, c_char};
+use std::ffi::c_char;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ferrotron_ascend::{AscendDevice, Cann, Environment, Omit};
+use ferrotron_ascend::{AscendDevice, Cann, Environment, HcclLinker, HcclOptions, Omit};
 use ferrotron_ascend_mock::profile::{Release, hide};
-use ferrotron_dynlib::Library;
+use ferrotron_comm::Linker;
+use ferrotron_device::Device;
+use ferrotron_tests::mock::{self, Mocked};
 
 ferrotron_dynlib::table! {
-    /// What the mock has beside the vendor's functions.
-    pub struct Control {
+    /// What this mock has beside the vendor's functions and those of every mock.
+    pub struct Own {
         required {
-            /// Makes faults; null takes them away.
-            fn ferrotronMockFaults(device: u32, rules: *const c_char) -> i32;
-            /// What was done wrong.
-            fn ferrotronMockReport(device: u32, text: *mut c_char, size: usize) -> i32;
-            /// A device's communicators.
-            fn ferrotronMockComms(device: u32, text: *mut c_char, size: usize) -> i32;
-            /// Bytes in use.
-            fn ferrotronMockMemory(device: u32) -> u64;
             /// The version it says it is.
             fn ferrotronMockVersion(version: *const c_char);
             /// An option of a device's own context.
@@ -34,22 +28,17 @@ ferrotron_dynlib::table! {
     }
 }
 
-/// The mock, which cargo built beside this test.
+pub type Control = mock::Controls<Own>;
+
+/// The mock.
 fn library() -> PathBuf {
-    let exe = std::env::current_exe().unwrap();
-    exe.parent().unwrap().join("libferrotron_ascend_mock.so")
+    mock::library("libferrotron_ascend_mock.so")
 }
 
 /// A folder as the vendor's installer makes it, with the mock for every library.
 pub fn home(name: &str) -> PathBuf {
-    let home = std::env::temp_dir().join(format!("ferrotron-cann-{name}-{}", std::process::id()));
-    let lib = home.join("lib64");
-    std::fs::create_dir_all(&lib).unwrap();
-    for name in ["libascendcl.so", "libnnopbase.so", "libopapi.so", "libhccl.so"] {
-        let _ = std::fs::remove_file(lib.join(name));
-        std::os::unix::fs::symlink(library(), lib.join(name)).unwrap();
-    }
-    home
+    let libraries = ["libascendcl.so", "libnnopbase.so", "libopapi.so", "libhccl.so"];
+    mock::installation(&format!("cann-{name}"), &library(), &libraries)
 }
 
 /// A folder with a release of CANN: its libraries, without the functions that it has not. Apart from the mock of
@@ -71,8 +60,7 @@ pub fn install(name: &str, release: &Release) -> PathBuf {
 
 /// Control of an installation of [`install`].
 pub fn control_of(home: &Path) -> Control {
-    let library = Library::open(home.join("lib64/libascendcl.so").as_os_str()).unwrap();
-    Control::load(&[Arc::new(library)]).unwrap()
+    Control::of(&home.join("lib64/libascendcl.so"), Own::load)
 }
 
 pub fn remove(home: &Path) {
@@ -81,42 +69,43 @@ pub fn remove(home: &Path) {
 
 /// The mock, loaded once more to control it.
 pub fn control() -> Control {
-    let library = Library::open(OsStr::new(&library())).unwrap();
-    Control::load(&[Arc::new(library)]).unwrap()
-}
-
-impl Control {
-    pub fn faults(&self, device: u32, rules: &str) {
-        let rules = CString::new(rules).unwrap();
-        // SAFETY: a C string.
-        assert_eq!(unsafe { (self.ferrotronMockFaults)(device, rules.as_ptr()) }, 0);
-    }
-
-    pub fn report(&self, device: u32) -> String {
-        text_of(self.ferrotronMockReport, device)
-    }
-
-    pub fn comms(&self, device: u32) -> String {
-        text_of(self.ferrotronMockComms, device)
-    }
-
-    pub fn memory(&self, device: u32) -> u64 {
-        // SAFETY: no arguments but a number.
-        unsafe { (self.ferrotronMockMemory)(device) }
-    }
-}
-
-/// What a function of the mock writes about a device.
-fn text_of(write: unsafe extern "C" fn(u32, *mut c_char, usize) -> i32, device: u32) -> String {
-    let mut text = vec![0u8; 1 << 16];
-    // SAFETY: a buffer of this size.
-    assert!(unsafe { write(device, text.as_mut_ptr().cast(), text.len()) } >= 0);
-    let end = text.iter().position(|&b| b == 0).unwrap();
-    String::from_utf8(text[..end].to_vec()).unwrap()
+    Control::of(&library(), Own::load)
 }
 
 /// A device of the mock.
 pub fn open(home: &Path, ordinal: usize, omit: Option<Omit>) -> AscendDevice {
     let cann = Cann::load(&Environment::only(home)).unwrap();
     AscendDevice::open(Arc::new(cann), ordinal, omit).unwrap()
+}
+
+/// The device over the mock.
+pub struct Npu(pub PathBuf);
+
+impl Mocked for Npu {
+    type Omit = Omit;
+
+    fn name(&self) -> &'static str {
+        "npu"
+    }
+
+    fn open(&self, ordinal: usize, omit: Option<Omit>) -> Arc<dyn Device> {
+        Arc::new(open(&self.0, ordinal, omit))
+    }
+
+    fn linker(&self) -> Arc<dyn Linker> {
+        let hccl = HcclOptions { buffer_mib: Some(64), deterministic: Some(1), ..HcclOptions::default() };
+        Arc::new(HcclLinker::new(Environment::only(&self.0), hccl))
+    }
+
+    fn control(&self) -> mock::Control {
+        mock::Control::of(&library())
+    }
+}
+
+/// Runs a test alone with an installation of its own.
+pub fn with(name: &str, test: impl FnOnce(&Npu)) {
+    let _alone = ferrotron_tests::alone();
+    let npu = Npu(home(name));
+    test(&npu);
+    remove(&npu.0);
 }

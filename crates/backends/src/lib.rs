@@ -44,7 +44,7 @@ pub fn all(o: &DeviceOptions) -> Vec<Box<dyn Backend>> {
     let get = |name: &str| std::env::var_os(name);
     vec![
         Box::new(AscendBackend::from_variables(get, o.deterministic)),
-        Box::new(CudaBackend { environment: ferrotron_cuda::Environment::from_variables(get) }),
+        Box::new(CudaBackend::from_variables(get)),
         Box::new(CpuBackend { config: o.cpu }),
     ]
 }
@@ -136,7 +136,7 @@ mod tests {
         let mut backends = all(&DeviceOptions::default());
         backends[0] =
             Box::new(AscendBackend { environment: Environment::only("/nowhere/cann"), ..AscendBackend::default() });
-        backends[1] = Box::new(CudaBackend { environment: ferrotron_cuda::Environment::only("/nowhere/cuda") });
+        backends[1] = Box::new(CudaBackend::new(ferrotron_cuda::Environment::only("/nowhere/cuda")));
         backends
     }
 

@@ -50,9 +50,8 @@ pub enum Error {
     },
     /// A checkpoint of another program.
     #[error(
-        "{} is a {format}; this version loads its own format only (a folder with manifest.json and \
-         shard_*.safetensors, as written by --save). Conversion from {} is planned; until then start from a \
-         checkpoint that Ferrotron saved", path.display(), format.short()
+        "{} is a {format}, not a checkpoint of this program (a folder with manifest.json and shard_*.safetensors, as written \
+         by --save). {}", path.display(), format.remedy()
     )]
     Foreign {
         /// The folder.

@@ -34,6 +34,20 @@ impl Foreign {
     }
 }
 
+impl Foreign {
+    /// What to do with one.
+    pub(crate) fn remedy(self) -> String {
+        match self {
+            Foreign::HuggingFace => "Training starts from one by pretrain_gpt --load or --pretrained-checkpoint".into(),
+            _ => format!(
+                "Conversion from {} is planned; until then start from a checkpoint that Ferrotron saved, or from a Hugging Face \
+                 folder",
+                self.short()
+            ),
+        }
+    }
+}
+
 impl fmt::Display for Foreign {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -264,7 +264,8 @@ fn foreign_checkpoints_are_named() {
             let err = Checkpoint::open(&*dir, None).unwrap_err();
             assert!(matches!(&err, Error::Foreign { format, .. } if *format == want), "{want:?}: {err}");
             let text = err.to_string();
-            assert!(text.contains("manifest.json") && text.contains("planned"), "{text}");
+            let remedy = if want == Foreign::HuggingFace { "--pretrained-checkpoint" } else { "planned" };
+            assert!(text.contains("manifest.json") && text.contains(remedy), "{text}");
         }
     }
 }

@@ -1,13 +1,17 @@
-//! `ferrotron generate`: a few lines from a checkpoint, to look at what it learned.
+//! `ferrotron generate`: a few lines from a checkpoint or a published model, to look at what it learned.
 
 use std::io::Write;
 use std::path::Path;
 
 use ferrotron_checkpoint::Checkpoint;
 use ferrotron_config::flags::{Fallback, Flag, Group, Kind, Source};
-use ferrotron_config::{Environment, RawArgs, Table, merge_checkpoint_args, parse, read_file, report, validate};
+use ferrotron_config::{
+    Environment, RawArgs, Resolved, Table, merge_checkpoint_args, parse, read_file, report, validate,
+};
+use ferrotron_published::Folder;
+use ferrotron_train::save_load::{Weights, load_params};
 use ferrotron_train::setup::{Built, build_model, open_device, tokenizer};
-use ferrotron_train::{Error, Sampling, World, generate, save_load};
+use ferrotron_train::{Error, Sampling, World, generate};
 
 use crate::table::{count, parse_or_exit, required};
 
@@ -15,7 +19,7 @@ const PROGRAM: &str = "ferrotron generate";
 
 #[rustfmt::skip]
 static FLAGS: Group = Group { name: "generate", source: Source::Ferrotron, flags: &[
-    Flag::new("--load", "load", Kind::Str, "Folder that a run saved into"),
+    Flag::new("--load", "load", Kind::Str, "Folder that a run saved into, or a Hugging Face folder with a tokenizer.json"),
     Flag::new("--ckpt-step", "ckpt_step", Kind::Int, "Iteration to load instead of the newest"),
     Flag::new("--prompt", "prompt", Kind::Str, "Text to go on from").or(Fallback::Str("")),
     Flag::new("--tokens", "tokens", Kind::Int, "Tokens to add").or(Fallback::Int(100)),
@@ -42,7 +46,6 @@ pub fn run(argv: &[String]) -> u8 {
 fn write(args: &RawArgs) -> Result<String, u8> {
     let dir = required(PROGRAM, args, "load")?;
     let step = args.int("ckpt_step").and_then(|n| u64::try_from(n).ok());
-    let checkpoint = Checkpoint::open(Path::new(dir), step).map_err(|e| crate::fail(PROGRAM, e))?;
     let how = Sampling {
         temperature: args.float("temperature").unwrap_or(0.0) as f32,
         top_k: count(PROGRAM, args, "top_k")?.max(1) as usize,
@@ -50,28 +53,55 @@ fn write(args: &RawArgs) -> Result<String, u8> {
     };
     let tokens = count(PROGRAM, args, "tokens")? as usize;
     let prompt = args.text("prompt").unwrap_or_default();
-    text(&checkpoint, prompt, tokens, how).map_err(|e| crate::fail(PROGRAM, e))
+    let dir = Path::new(dir);
+    let written = if Folder::is_one(dir) {
+        published(dir).and_then(|(folder, resolved)| text(&folder, &resolved, prompt, tokens, how))
+    } else {
+        let checkpoint = Checkpoint::open(dir, step).map_err(Error::from);
+        checkpoint.and_then(|c| text(&c, &arguments_of(&c)?, prompt, tokens, how))
+    };
+    written.map_err(|e| crate::fail(PROGRAM, e))
 }
 
-/// The run's own arguments describe the model; what they lack of training is filled in with placeholders.
-fn arguments_of(checkpoint: &Checkpoint) -> Result<ferrotron_config::Resolved, Error> {
+/// A published model, and the arguments that describe it.
+fn published(dir: &Path) -> Result<(Folder, Resolved), Error> {
+    let folder = Folder::open(dir)?;
+    let saved = ferrotron_published::arguments(dir)?;
+    if !saved.contains_key("tokenizer_type") {
+        return Err(Error::Setting(format!("{} has no tokenizer.json", dir.display())));
+    }
+    Ok((folder, described(&dir.display().to_string(), &saved)?))
+}
+
+/// The run's own arguments describe the model.
+pub(crate) fn arguments_of(checkpoint: &Checkpoint) -> Result<Resolved, Error> {
+    described("arguments of the checkpoint", &checkpoint.common().arguments)
+}
+
+/// What arguments of a model lack of training is filled in with placeholders.
+fn described(whose: &str, saved: &serde_json::Map<String, serde_json::Value>) -> Result<Resolved, Error> {
     let table = Table::pretrain();
     let filler = ["--mock-data", "--micro-batch-size", "1", "--train-iters", "1", "--lr", "0", "--seq-length", "1"];
     let filler: Vec<String> = filler.iter().map(|s| s.to_string()).collect();
     let mut parsed = parse(&table, &filler, &read_file);
-    merge_checkpoint_args(&mut parsed.args, &checkpoint.common().arguments);
+    merge_checkpoint_args(&mut parsed.args, saved);
     validate(&table, parsed.args, &Environment::default(), parsed.violations)
-        .map_err(|refused| Error::Setting(report("arguments of the checkpoint", &refused.violations)))
+        .map_err(|refused| Error::Setting(report(whose, &refused.violations)))
 }
 
-fn text(checkpoint: &Checkpoint, prompt: &str, tokens: usize, how: Sampling) -> Result<String, Error> {
-    let resolved = arguments_of(checkpoint)?;
+fn text(
+    weights: &impl Weights,
+    resolved: &Resolved,
+    prompt: &str,
+    tokens: usize,
+    how: Sampling,
+) -> Result<String, Error> {
     let config = &resolved.config;
     let (tokenizer, vocab) = tokenizer(config)?;
     let device = open_device(config, &Environment::default(), 0, 1)?;
     let Built { mut cx, stage, head, model } = build_model(config, vocab, device, &World::alone(&config.parallel)?)?;
     let head = head.ok_or_else(|| Error::Setting("the model has no head".into()))?;
-    save_load::load_params(&cx, checkpoint)?;
+    load_params(&cx, weights)?;
 
     let mut ids = vec![];
     tokenizer.encode(prompt, &mut ids)?;

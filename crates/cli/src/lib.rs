@@ -9,6 +9,7 @@ pub mod curve;
 pub mod data_tools;
 pub mod doctor;
 pub mod explain;
+pub mod export;
 pub mod generate;
 pub mod inspect;
 pub mod preprocess;

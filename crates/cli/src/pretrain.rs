@@ -1,6 +1,6 @@
 //! `pretrain_gpt`: Megatron's command line, trained.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ferrotron_backends::DeviceOptions;
 use ferrotron_checkpoint::Checkpoint;
@@ -100,18 +100,37 @@ pub fn run(argv: &[String], variable: impl Fn(&str) -> Option<String>) -> u8 {
     }
 }
 
-/// Model shape and tokenizer of the checkpoint, where the command line is silent.
+/// Model shape and tokenizer of the checkpoint, where the command line is silent: of `--load`, or while that holds nothing of
+/// `--pretrained-checkpoint`.
 fn take_checkpoint_args(args: &mut ferrotron_config::RawArgs) -> Result<(), String> {
-    let flag = if args.text("load").is_some() { "load" } else { "pretrained_checkpoint" };
-    let Some(dir) = args.text(flag) else {
-        return Err("--use-checkpoint-args needs --load or --pretrained-checkpoint: it names no checkpoint".into());
-    };
     let step = args.int("ckpt_step").and_then(|n| u64::try_from(n).ok());
-    let checkpoint = Checkpoint::open(Path::new(dir), step).map_err(|e| e.to_string())?;
-    let taken = merge_checkpoint_args(args, &checkpoint.common().arguments);
-    println!("took from checkpoint {}: {}", checkpoint.dir().display(), taken.join(" "));
+    let dirs: Vec<PathBuf> =
+        ["load", "pretrained_checkpoint"].iter().filter_map(|flag| args.text(flag).map(PathBuf::from)).collect();
+    let mut found = Err("--use-checkpoint-args needs --load or --pretrained-checkpoint: it names no checkpoint".into());
+    for dir in &dirs {
+        found = saved_args(dir, step).map_err(|e| e.to_string());
+        let empty = matches!(Checkpoint::open(dir, step), Err(ferrotron_checkpoint::Error::NothingToLoad { .. }));
+        if found.is_ok() || !empty {
+            break;
+        }
+    }
+    let (place, saved) = found?;
+    let taken = merge_checkpoint_args(args, &saved);
+    println!("took from checkpoint {}: {}", place.display(), taken.join(" "));
     Ok(())
 }
+
+/// The arguments that a checkpoint or a published model states, and where.
+fn saved_args(dir: &Path, step: Option<u64>) -> Result<(PathBuf, Arguments), ferrotron_train::Error> {
+    if ferrotron_published::Folder::is_one(dir) {
+        return Ok((dir.join("config.json"), ferrotron_published::arguments(dir)?));
+    }
+    let checkpoint = Checkpoint::open(dir, step)?;
+    Ok((checkpoint.dir().to_path_buf(), checkpoint.common().arguments.clone()))
+}
+
+/// Arguments by destination.
+type Arguments = serde_json::Map<String, serde_json::Value>;
 
 /// The words of a launcher asked for `n` ranks, but no launcher started this process.
 fn nobody_launched(n: usize, launcher: &LauncherWords) -> String {

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::heard::heard;
-use common::{TINY, Temp, clean, difference, losses, numbers, program, text, tiny};
+use common::{TINY, Temp, clean, difference, fail, losses, numbers, program, text, tiny};
 use vendor::Vendor;
 
 /// The tiny command line on a device, without dropout, whose probability is the only thing that differs between tests.
@@ -219,6 +219,34 @@ fn what_fails_in_a_graph_is_told_in_time() {
             assert!(e.contains(part), "{part} of {fault}\n{e}");
         }
     }
+}
+
+#[test]
+fn kernels_come_in_the_form_that_is_asked_for() {
+    let t = Temp::new("cuda-kernels");
+    let Some(vendor) = Vendor::cuda(&t) else { return };
+    let run = |form: &str, faults: &str| {
+        let mut c = on("cuda", &vendor, "--train-iters 2 --lr-warmup-iters 0");
+        c.env("XDG_CACHE_HOME", t.path("cache")).env("FERROTRON_CUDA_KERNELS", form);
+        c.env("FERROTRON_MOCK_FAULTS", faults);
+        c
+    };
+    let from =
+        |log: &str| log.lines().find_map(|l| Some(l.split_once("kernels of our own from ")?.1.to_string())).unwrap();
+    let fatbin = clean(&mut run("", ""));
+    assert_eq!(from(&fatbin), "the embedded fatbin (code for compute capability 9.0)");
+    let nvrtc = clean(&mut run("nvrtc", ""));
+    assert!(from(&nvrtc).starts_with("NVRTC 12.4, now kept in ") && nvrtc.contains("/cache/ferrotron/cuda-kernels-"));
+    assert!(from(&clean(&mut run("NVRTC", ""))).starts_with("NVRTC 12.4, kept in "));
+    assert_eq!(losses(&nvrtc), losses(&fatbin));
+    // one that the driver refuses is not silently another
+    let refused = clean(&mut run("", "0:module:fatbin#1=209"));
+    assert!(from(&refused).starts_with("the embedded PTX"), "{refused}");
+    assert!(refused.contains("the embedded fatbin does not serve: 209 CUDA_ERROR_NO_BINARY_FOR_GPU"), "{refused}");
+    let (code, e) = fail(&mut run("ptx", "0:module:ptx#1=218"));
+    assert!(code != 0 && e.contains("218 CUDA_ERROR_INVALID_PTX") && e.contains("lets no other form be tried"), "{e}");
+    let (code, e) = fail(&mut run("sass", ""));
+    assert!(code == 2 && e.contains("FERROTRON_CUDA_KERNELS='sass' is not one of fatbin, ptx, nvrtc"), "{e}");
 }
 
 #[test]

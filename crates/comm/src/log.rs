@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use ferrotron_device::DType;
@@ -21,6 +21,8 @@ enum State {
 struct Line {
     id: u64,
     what: String,
+    /// Global ranks of the call.
+    ranks: Arc<[usize]>,
     state: State,
     since: Instant,
 }
@@ -33,6 +35,19 @@ pub(crate) struct Log {
     rank: usize,
     keep: usize,
     lines: Mutex<(u64, VecDeque<Line>)>,
+}
+
+/// A call with its ranks: `dp #12 all_reduce of 1024 F32 at src/x.rs:7 among [0, 1]`.
+fn among(call: &str, ranks: &[usize]) -> String {
+    format!("{call} among {ranks:?}")
+}
+
+/// The parts of a call with its ranks.
+pub(crate) fn call_and_ranks(text: &str) -> (&str, Option<Vec<usize>>) {
+    let Some((call, ranks)) = text.rsplit_once(" among ") else { return (text, None) };
+    let list = ranks.strip_prefix('[').and_then(|r| r.strip_suffix(']'));
+    let ranks: Option<Vec<usize>> = list.and_then(|l| l.split(", ").map(|r| r.parse().ok()).collect());
+    ranks.map_or((text, None), |ranks| (call, Some(ranks)))
 }
 
 /// One call, for messages: `dp #12 all_reduce of 1024 F32 at src/x.rs:7`.
@@ -65,8 +80,8 @@ impl Log {
         Log { rank, keep: keep.max(1), lines: Mutex::default() }
     }
 
-    /// Notes a call; gives its id.
-    pub(crate) fn enqueued(&self, what: String) -> u64 {
+    /// Notes a call of these global ranks; gives its id.
+    pub(crate) fn enqueued(&self, what: String, ranks: &Arc<[usize]>) -> u64 {
         let (next, lines) = &mut *lock(&self.lines);
         *next += 1;
         // A call that still waits is worth more than one that is done. A device's queue may hold all calls of a step.
@@ -74,7 +89,7 @@ impl Log {
         if let Some(oldest) = done.filter(|_| lines.len() >= self.keep).or((lines.len() >= MOST).then_some(0)) {
             lines.remove(oldest);
         }
-        lines.push_back(Line { id: *next, what, state: State::Enqueued, since: Instant::now() });
+        lines.push_back(Line { id: *next, what, ranks: ranks.clone(), state: State::Enqueued, since: Instant::now() });
         *next
     }
 
@@ -82,6 +97,11 @@ impl Log {
         if let Some(l) = lock(&self.lines).1.iter_mut().rev().find(|l| l.id == id) {
             (l.state, l.since) = (state, Instant::now());
         }
+    }
+
+    /// Takes a call out that nobody wants to read of once it is done.
+    pub(crate) fn forgotten(&self, id: u64) {
+        lock(&self.lines).1.retain(|l| l.id != id);
     }
 
     pub(crate) fn running(&self, id: u64) {
@@ -92,10 +112,10 @@ impl Log {
         self.set(id, if ok { State::Done } else { State::Failed });
     }
 
-    /// What the rank is waiting in, if anything.
+    /// What the rank is waiting in, if anything, and with whom.
     pub(crate) fn waits_in(&self) -> Option<String> {
         let lines = lock(&self.lines);
-        lines.1.iter().find(|l| l.state == State::Running).map(|l| l.what.clone())
+        lines.1.iter().find(|l| l.state == State::Running).map(|l| among(&l.what, &l.ranks))
     }
 
     /// The ring as text.
@@ -130,15 +150,17 @@ mod tests {
 
     #[test]
     fn keeps_the_last_and_what_waits() {
-        let log = Log::new(3, 2);
+        let (log, ranks) = (Log::new(3, 2), Arc::from([1, 3]));
         assert_eq!(log.report(), "rank 3: no collectives yet");
-        let a = log.enqueued("a".into());
+        let a = log.enqueued("a".into(), &ranks);
         log.running(a);
         for what in ["b", "c"] {
-            let id = log.enqueued(what.into());
+            let id = log.enqueued(what.into(), &ranks);
             log.finished(id, true);
         }
-        assert_eq!(log.waits_in().as_deref(), Some("a"));
+        assert_eq!(log.waits_in().as_deref(), Some("a among [1, 3]"));
+        assert_eq!(call_and_ranks("a among [1, 3]"), ("a", Some(vec![1, 3])));
+        assert_eq!(call_and_ranks("a among us"), ("a among us", None));
         let text = log.report();
         assert!(text.contains("1. a: waiting 0.0 s ago") && text.contains("3. c: done"), "{text}");
         assert!(!text.contains("b: "), "{text}");
@@ -146,18 +168,18 @@ mod tests {
 
     #[test]
     fn a_long_queue_hides_nothing_that_waits() {
-        let log = Log::new(0, 4);
-        let ids: Vec<u64> = (0..100).map(|i| log.enqueued(format!("call {i}"))).collect();
+        let (log, ranks) = (Log::new(0, 4), Arc::from([0, 1]));
+        let ids: Vec<u64> = (0..100).map(|i| log.enqueued(format!("call {i}"), &ranks)).collect();
         ids[..10].iter().for_each(|id| log.finished(*id, true));
         log.running(ids[10]);
-        assert_eq!(log.waits_in().as_deref(), Some("call 10"));
+        assert_eq!(log.waits_in().as_deref(), Some("call 10 among [0, 1]"));
         let text = log.report();
         assert!(text.contains("last 4 collectives:") && text.contains("9. call 8: done"), "{text}");
         assert!(text.contains("11. call 10: waiting") && text.contains("12. call 11: enqueued"), "{text}");
         assert!(!text.contains("call 12:") && text.lines().count() == 5, "{text}");
         // once calls are done, the ring is as long as it was asked to be, a call at a time
         ids.iter().for_each(|id| log.finished(*id, true));
-        (0..200).for_each(|i| log.finished(log.enqueued(format!("later {i}")), true));
+        (0..200).for_each(|i| log.finished(log.enqueued(format!("later {i}"), &ranks), true));
         assert!(lock(&log.lines).1.len() <= 100);
     }
 }

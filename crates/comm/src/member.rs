@@ -48,7 +48,8 @@ pub(crate) fn reaches_host(device: &Arc<dyn Device>) -> bool {
 pub(crate) struct Member {
     name: String,
     rank: usize,
-    size: usize,
+    /// The group's global ranks.
+    ranks: Arc<[usize]>,
     stream: Stream,
     engine: Arc<dyn Engine>,
     log: Arc<Log>,
@@ -58,11 +59,11 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// `rank` of `size` in the group `name`, whose memory the host must be able to reach.
+    /// Place `rank` among the global `ranks` of the group `name`, whose memory the host must be able to reach.
     pub(crate) fn new(
         device: &Arc<dyn Device>,
         name: &str,
-        (rank, size): (usize, usize),
+        (rank, ranks): (usize, &[usize]),
         engine: Arc<dyn Engine>,
         log: Arc<Log>,
         missing: Option<Wait>,
@@ -70,7 +71,7 @@ impl Member {
         debug_assert!(reaches_host(device));
         let stream = device.stream(StreamRole::Comm)?;
         let (calls, barriers) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Member { name: name.into(), rank, size, stream, engine, log, calls, barriers, missing })
+        Ok(Member { name: name.into(), rank, ranks: ranks.into(), stream, engine, log, calls, barriers, missing })
     }
 
     /// Happens when all that was enqueued is done.
@@ -88,7 +89,7 @@ impl Member {
         if self.missing != Some(Wait::Home) {
             self.stream.wait(&home.record());
         }
-        let id = self.log.enqueued(what);
+        let id = self.log.enqueued(what, &self.ranks);
         let (engine, log) = (self.engine.clone(), self.log.clone());
         self.stream.enqueue(Box::new(move || logged(&*engine, &log, id, work)))
     }
@@ -133,7 +134,7 @@ impl Communicator for Member {
     }
 
     fn size(&self) -> usize {
-        self.size
+        self.ranks.len()
     }
 
     fn start(&self, home: &Stream, call: Collective, site: Site) -> Result<Pending> {
@@ -163,7 +164,7 @@ impl Communicator for Member {
 
     fn meet(&self, site: Site) -> Result<()> {
         let sequence = self.barriers.fetch_add(1, Ordering::Relaxed) + 1;
-        let id = self.log.enqueued(describe(&self.name, sequence, Kind::Barrier, None, site));
+        let id = self.log.enqueued(describe(&self.name, sequence, Kind::Barrier, None, site), &self.ranks);
         logged(&*self.engine, &self.log, id, |engine| engine.barrier(sequence))
     }
 

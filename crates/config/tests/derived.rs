@@ -190,6 +190,18 @@ fn recomputation() {
     assert_eq!(r("--activations-checkpoint-method uniform"), full(RecomputeMethod::Uniform, 1));
 }
 
+/// Scores of all experts divided by the sum of the chosen ones are a softmax over the chosen: Megatron's without the flag.
+#[test]
+fn weights_of_experts_that_sum_to_one() {
+    let pre_softmax = |flags: &str| {
+        let flags = format!("--num-experts 4 --disable-bias-linear {flags}");
+        tiny(&flags).config.model.moe.map(|e| e.router_pre_softmax)
+    };
+    assert_eq!(pre_softmax("--norm-topk-prob"), Some(false));
+    assert_eq!(pre_softmax("--moe-router-pre-softmax"), Some(true));
+    assert_eq!(pre_softmax("--moe-router-pre-softmax --norm-topk-prob"), Some(false));
+}
+
 #[test]
 fn checkpoints_evaluation_and_schedules() {
     let c = tiny("--save s --load s --finetune --no-save-rng").config.checkpoint;

@@ -64,6 +64,17 @@ pub enum StreamRole {
     Copy,
 }
 
+impl StreamRole {
+    /// In reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            StreamRole::Compute => "compute",
+            StreamRole::Comm => "collectives",
+            StreamRole::Copy => "copies",
+        }
+    }
+}
+
 /// A reserved range of device addresses of which a prefix is backed by memory.
 pub trait Region: Send + Sync {
     /// First address.

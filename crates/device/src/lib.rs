@@ -13,6 +13,7 @@ pub mod backend;
 pub mod dry;
 pub mod error;
 pub mod host;
+pub mod launches;
 pub mod ops;
 pub mod pending;
 pub mod pool;

@@ -3,6 +3,8 @@
 //! Hugging Face keeps q, k, v and gate, up apart; we (as Megatron) fuse them: qkv rows in KV-group order, gate then
 //! up. A mapping is linear, so it serves weights and gradients alike.
 
+use std::ops::Range;
+
 use ferrotron_nn::RopeScaling;
 
 use crate::ModelConfig;
@@ -112,6 +114,98 @@ pub fn assemble(c: &ModelConfig, source: &Source, get: &dyn Fn(&str) -> Option<H
     }
 }
 
+/// Published tensors from our tensor's shape and values: what undoes [`assemble`]. Without values their shapes alone.
+pub fn disassemble(c: &ModelConfig, source: &Source, shape: &[usize], values: &[f32]) -> Vec<(String, HfTensor)> {
+    let tensor = |key: &str, shape: Vec<usize>, values: Vec<f32>| (key.to_string(), HfTensor { shape, values });
+    let cols = if shape.len() > 1 { shape[1] } else { 1 };
+    let with_rows = |rows: usize| if shape.len() > 1 { vec![rows, cols] } else { vec![rows] };
+    match source {
+        Source::Same(key) => vec![tensor(key, shape.to_vec(), values.to_vec())],
+        Source::Transposed(key) => vec![tensor(key, vec![cols, shape[0]], transpose(values, shape[0]))],
+        Source::Stacked(keys) => {
+            let rows = shape[0] / keys.len().max(1);
+            let part = |i: usize| values.get(i * rows * cols..(i + 1) * rows * cols).unwrap_or_default().to_vec();
+            keys.iter().enumerate().map(|(i, key)| tensor(key, with_rows(rows), part(i))).collect()
+        }
+        Source::Qkv(keys) => {
+            let parts = separate(c, values, cols);
+            let rows = [c.heads, c.groups, c.groups].map(|n| n * c.head_dim);
+            let each = keys.iter().zip(rows).zip(parts);
+            each.map(|((key, rows), part)| tensor(key, with_rows(rows), part)).collect()
+        }
+        Source::FusedQkv(key) => {
+            let rows = separate(c, values, cols).concat();
+            let n = shape[0];
+            match shape.len() {
+                1 => vec![tensor(key, vec![n], rows)],
+                _ => vec![tensor(key, vec![cols, n], transpose(&rows, n))],
+            }
+        }
+    }
+}
+
+/// Where elements `range` of our tensor lie in published ones, in order: `f(key, first element, elements)`. `size` gives the
+/// elements of a published tensor. `Ok(false)`: they do not lie in order, and the tensor must be assembled.
+pub fn runs(
+    c: &ModelConfig,
+    source: &Source,
+    range: Range<usize>,
+    size: &dyn Fn(&str) -> Result<usize, HfError>,
+    f: &mut dyn FnMut(&str, usize, usize),
+) -> Result<bool, HfError> {
+    let mut at = range.start;
+    // up to `end`, which of our elements are those of `key` from `first` on, for those from `begin` on here
+    let mut take = |key: &str, begin: usize, end: usize, first: usize| {
+        let stop = end.min(range.end);
+        if at >= begin && at < stop {
+            f(key, first + (at - begin), stop - at);
+            at = stop;
+        }
+    };
+    match source {
+        Source::Same(key) => take(key, 0, range.end, 0),
+        Source::Stacked(keys) => {
+            let mut begin = 0;
+            for key in keys {
+                let n = size(key)?;
+                take(key, begin, begin + n, 0);
+                begin += n;
+            }
+        }
+        Source::Qkv(keys) => {
+            let cols = size(&keys[1])? / (c.groups * c.head_dim).max(1);
+            let head = c.head_dim * cols;
+            let rows = [c.heads / c.groups.max(1) * head, head, head];
+            let per_group: usize = rows.iter().sum();
+            for group in range.start / per_group.max(1)..range.end.div_ceil(per_group.max(1)) {
+                let mut begin = group * per_group;
+                for (key, n) in keys.iter().zip(rows) {
+                    take(key, begin, begin + n, group * n);
+                    begin += n;
+                }
+            }
+        }
+        Source::Transposed(_) | Source::FusedQkv(_) => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// Rows in KV-group order, each `cols` wide, apart: q, k, v.
+fn separate(c: &ModelConfig, values: &[f32], cols: usize) -> [Vec<f32>; 3] {
+    let head = c.head_dim * cols;
+    let per_group = [c.heads / c.groups.max(1) * head, head, head];
+    let mut parts = [vec![], vec![], vec![]];
+    let mut rest = values;
+    while !rest.is_empty() {
+        for (part, n) in parts.iter_mut().zip(per_group) {
+            let (rows, after) = rest.split_at(n.min(rest.len()));
+            part.extend_from_slice(rows);
+            rest = after;
+        }
+    }
+    parts
+}
+
 /// `[rows, n]` to `[n, rows]`.
 fn transpose(values: &[f32], rows: usize) -> Vec<f32> {
     let n = values.len() / rows.max(1);
@@ -207,5 +301,38 @@ mod tests {
         let out = interleave(&c, &[0., 1., 2., 3.], &[10., 11.], &[20., 21.], 1);
         assert_eq!(out, [0., 1., 10., 20., 2., 3., 11., 21.]);
         assert_eq!(transpose(&[1., 2., 3., 4., 5., 6.], 2), [1., 4., 2., 5., 3., 6.]);
+    }
+
+    #[test]
+    fn what_is_taken_apart_is_put_together_again_and_found_where_it_lies() {
+        let c = ModelConfig { head_dim: 2, hidden: 3, ..ModelConfig::llama(1, 3, 4, 2, 8) };
+        let key = |x: &str| x.to_string();
+        let sources = [
+            (Source::Same(key("a")), vec![5, 3]),
+            (Source::Transposed(key("a")), vec![5, 3]),
+            (Source::Stacked(vec![key("gate"), key("up")]), vec![6, 3]),
+            (Source::Qkv([key("q"), key("k"), key("v")]), vec![16, 3]),
+            (Source::Qkv([key("q"), key("k"), key("v")]), vec![16]),
+        ];
+        let gpt = ModelConfig { groups: 4, ..c.clone() };
+        let fused = [(Source::FusedQkv(key("qkv")), vec![24, 3]), (Source::FusedQkv(key("qkv")), vec![24])];
+        let all = sources.iter().map(|s| (&c, s)).chain(fused.iter().map(|s| (&gpt, s)));
+        for (c, (source, shape)) in all {
+            let n: usize = shape.iter().product();
+            let ours: Vec<f32> = (0..n).map(|i| i as f32).collect();
+            let theirs = disassemble(c, source, shape, &ours);
+            let get = |key: &str| theirs.iter().find(|(k, _)| k == key).map(|(_, t)| t.clone());
+            assert_eq!(assemble(c, source, &get).unwrap(), ours, "{source:?}");
+            let size = |key: &str| get(key).map(|t| t.values.len()).ok_or(HfError::Missing(key.into()));
+            for range in [0..n, 1..n - 1, n / 3..n / 2, n - 1..n] {
+                let mut found = vec![];
+                let mut f = |key: &str, first: usize, n: usize| {
+                    found.extend_from_slice(&get(key).unwrap().values[first..first + n])
+                };
+                if runs(c, source, range.clone(), &size, &mut f).unwrap() {
+                    assert_eq!(found, ours[range], "{source:?}");
+                }
+            }
+        }
     }
 }

@@ -58,6 +58,15 @@ struct Timer {
     started: Option<Instant>,
 }
 
+/// Waits until the device has done what it was told.
+struct Wait(Box<dyn Fn() + Send>);
+
+impl std::fmt::Debug for Wait {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Wait")
+    }
+}
+
 /// The timers of one rank. Timers above the log level cost nothing and never appear. Every timer is a scope too, those above
 /// the log level included, while somebody records scopes.
 #[derive(Debug)]
@@ -65,12 +74,25 @@ pub struct Timers {
     log_level: u8,
     timers: Vec<Timer>,
     scopes: Scopes,
+    wait: Option<Wait>,
 }
 
 impl Timers {
     /// No timers yet; those of a level above `log_level` (`--timing-log-level`) will be ignored.
     pub fn new(log_level: u8) -> Timers {
-        Timers { log_level, timers: Vec::new(), scopes: Scopes::default() }
+        Timers { log_level, timers: Vec::new(), scopes: Scopes::default(), wait: None }
+    }
+
+    /// Timers that are logged call this before they look at the clock, as Megatron's wait for the device: else they would tell
+    /// how long the host takes to queue the work.
+    pub fn wait_with(&mut self, wait: impl Fn() + Send + 'static) {
+        self.wait = Some(Wait(Box::new(wait)));
+    }
+
+    fn waited(&self) {
+        if let Some(Wait(wait)) = &self.wait {
+            wait();
+        }
     }
 
     fn find(&mut self, name: &str) -> Option<&mut Timer> {
@@ -91,6 +113,7 @@ impl Timers {
         if level > self.log_level {
             return;
         }
+        self.waited();
         let timer = self.find_or_insert(name);
         assert!(timer.started.is_none(), "timer {name} has already been started");
         timer.started = Some(Instant::now());
@@ -99,6 +122,9 @@ impl Timers {
     /// Stops a timer and adds to its sum; nothing happens when it does not run.
     pub fn stop(&mut self, name: &str) {
         self.scopes.end(name);
+        if self.find(name).is_some_and(|timer| timer.started.is_some()) {
+            self.waited();
+        }
         if let Some(timer) = self.find(name)
             && let Some(started) = timer.started.take()
         {

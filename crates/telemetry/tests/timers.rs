@@ -91,3 +91,26 @@ fn sums_reset_and_running_timers_go_on() {
     let second = timers.elapsed("interval-time", true).unwrap();
     assert!(first >= 0.002 && second >= 0.002, "{first} {second}");
 }
+
+/// A timer that is logged waits for the device at both ends, as Megatron's does; one that is not, and a stop without a start,
+/// do not.
+#[test]
+fn logged_timers_wait_for_the_device() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let (waits, mut timers) = (Arc::new(AtomicUsize::new(0)), Timers::new(1));
+    let counted = waits.clone();
+    timers.wait_with(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    let waited = || waits.load(Ordering::Relaxed);
+    timers.time("batch-generator", 2, || ());
+    timers.stop("optimizer");
+    assert_eq!(waited(), 0);
+    timers.start("optimizer", 1);
+    assert_eq!(waited(), 1);
+    timers.stop("optimizer");
+    assert_eq!(waited(), 2);
+    timers.stop("optimizer");
+    assert_eq!(waited(), 2);
+}

@@ -21,6 +21,9 @@ pub enum Error {
     /// A checkpoint.
     #[error(transparent)]
     Checkpoint(Box<ferrotron_checkpoint::Error>),
+    /// A published model.
+    #[error(transparent)]
+    Published(Box<ferrotron_published::Error>),
     /// Learning-rate or weight-decay schedule.
     #[error(transparent)]
     Scheduler(Box<ferrotron_optim::SchedulerError>),
@@ -88,5 +91,6 @@ boxed! {
     Data: ferrotron_data::Error,
     Tokenizer: ferrotron_tokenizer::Error,
     Checkpoint: ferrotron_checkpoint::Error,
+    Published: ferrotron_published::Error,
     Scheduler: ferrotron_optim::SchedulerError,
 }

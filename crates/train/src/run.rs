@@ -152,6 +152,9 @@ fn due(iteration: u64, interval: Option<u64>) -> bool {
 
 fn load(t: &mut Trainer, log: &mut Reporter<'_>) -> Result<()> {
     let loaded = t.load()?;
+    for notice in std::mem::take(&mut t.notices) {
+        log.line(notice)?;
+    }
     let dir: Option<PathBuf> = t.config.checkpoint.load.clone().or_else(|| t.config.checkpoint.pretrained.clone());
     match (loaded, dir) {
         (Loaded::From(iteration), Some(dir)) => log.line(lines::loaded_checkpoint(&dir, place(t), iteration)),

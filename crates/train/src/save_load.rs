@@ -1,13 +1,15 @@
 //! Checkpoints of a trainer: our native format over the parameter table.
 
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::path::Path;
 
-use ferrotron_base::DType;
+use ferrotron_base::{DType, ShardSpec};
 use ferrotron_checkpoint::{Checkpoint, Common, Entry, Kind, Save, SaveOptions, Source, WorldLayout};
 use ferrotron_config::settings::SchedulerOnLoad;
 use ferrotron_device::{Device, Stream, Tensor, host};
 use ferrotron_optim::scheduler::LoadPolicy;
+use ferrotron_published::Folder;
 use ferrotron_runtime::{Ctx, ParamSpec};
 
 use crate::world::agree;
@@ -27,7 +29,7 @@ fn entry<'a>(
     device: &'a dyn Device,
     s: &'a Stream,
     kind: Kind,
-    spec: ferrotron_base::ShardSpec,
+    spec: ShardSpec,
     offset: usize,
     t: Tensor,
 ) -> Entry<'a> {
@@ -133,16 +135,19 @@ impl Trainer {
         let c = self.config.checkpoint.clone();
         let Some(dir) = &c.load else {
             return match &c.pretrained {
-                Some(dir) => self.load_weights_only(&Checkpoint::open(dir, None)?),
+                Some(dir) => self.load_pretrained(dir),
                 None => Ok(Loaded::Fresh),
             };
         };
+        if Folder::is_one(dir) {
+            self.is_no_restart(dir)?;
+            return self.load_published(dir);
+        }
         match Checkpoint::open(dir, c.step) {
             Ok(checkpoint) if c.finetune => self.load_weights_only(&checkpoint),
             Ok(checkpoint) => self.load_all(&checkpoint, c.load_optim),
             Err(ferrotron_checkpoint::Error::NothingToLoad { .. }) if !c.exit_on_missing && c.pretrained.is_some() => {
-                let dir = c.pretrained.as_ref().unwrap_or(dir);
-                self.load_weights_only(&Checkpoint::open(dir, None)?)
+                self.load_pretrained(c.pretrained.as_ref().unwrap_or(dir))
             }
             Err(ferrotron_checkpoint::Error::NothingToLoad { .. })
                 if !c.exit_on_missing && c.save.as_ref() == Some(dir) =>
@@ -153,12 +158,51 @@ impl Trainer {
         }
     }
 
+    /// Refuses to begin again where a run has saved: started a second time with the same words, it would lose what it did.
+    fn is_no_restart(&self, load: &Path) -> Result<()> {
+        let Some(save) = &self.config.checkpoint.save else { return Ok(()) };
+        let Ok(checkpoint) = Checkpoint::open(save, None) else { return Ok(()) };
+        let (load, save, n) = (load.display(), save.display(), checkpoint.common().iteration);
+        Err(Error::Setting(format!(
+            "--load {load} begins at iteration 0, but --save {save} holds a checkpoint of iteration {n}. To go on from there: \
+             --pretrained-checkpoint {load} --load {save}, which begins with the one and goes on with the other; to begin \
+             again: another --save"
+        )))
+    }
+
+    /// `--pretrained-checkpoint`: weights of a run, or published ones.
+    fn load_pretrained(&mut self, dir: &Path) -> Result<Loaded> {
+        match Folder::is_one(dir) {
+            true => self.load_published(dir),
+            false => self.load_weights_only(&Checkpoint::open(dir, None)?),
+        }
+    }
+
+    /// Weights of a folder as Hugging Face has them.
+    fn load_published(&mut self, dir: &Path) -> Result<Loaded> {
+        let folder = Folder::open(dir)?;
+        let noted = folder.check(&self.model)?;
+        load_params(&self.cx, &folder)?;
+        self.start_afresh()?;
+        let (family, dir) = (folder.family().name(), dir.display());
+        self.notices
+            .push(format!("weights of a published model ({family}) from {dir}: training starts at iteration 0"));
+        self.notices.extend(noted.into_iter().map(|what| format!("note: {what}")));
+        Ok(Loaded::From(0))
+    }
+
     /// Weights; counters, optimizer and schedules start afresh.
     fn load_weights_only(&mut self, checkpoint: &Checkpoint) -> Result<Loaded> {
         load_params(&self.cx, checkpoint)?;
+        self.start_afresh()?;
+        Ok(Loaded::From(checkpoint.common().iteration))
+    }
+
+    /// After weights that come without a run.
+    fn start_afresh(&mut self) -> Result<()> {
         self.optimizer.masters_from_params(&self.cx)?;
         self.progress = Progress::default();
-        Ok(Loaded::From(checkpoint.common().iteration))
+        Ok(())
     }
 
     fn load_all(&mut self, checkpoint: &Checkpoint, with_optimizer: bool) -> Result<Loaded> {
@@ -215,8 +259,40 @@ impl Trainer {
     }
 }
 
-/// What `cx` keeps of every parameter, from the checkpoint.
-pub fn load_params(cx: &Ctx, checkpoint: &Checkpoint) -> Result<()> {
+/// Where weights come from.
+pub trait Weights {
+    /// Elements `range` of what a rank holds of a parameter, in f32.
+    fn f32s(&self, spec: &ShardSpec, range: Range<usize>, out: &mut [f32]) -> Result<()>;
+    /// The same in a type of 16 bits, rounded once, little-endian.
+    fn bytes(&self, spec: &ShardSpec, range: Range<usize>, dtype: DType, out: &mut [u8]) -> Result<()>;
+}
+
+impl Weights for Checkpoint {
+    fn f32s(&self, spec: &ShardSpec, range: Range<usize>, out: &mut [f32]) -> Result<()> {
+        Ok(self.read_f32(spec, range, Kind::Param, out)?)
+    }
+
+    fn bytes(&self, spec: &ShardSpec, range: Range<usize>, dtype: DType, out: &mut [u8]) -> Result<()> {
+        Ok(self.read_into(spec, range, Kind::Param, dtype, out)?)
+    }
+}
+
+impl Weights for Folder {
+    fn f32s(&self, spec: &ShardSpec, range: Range<usize>, out: &mut [f32]) -> Result<()> {
+        Ok(self.read_f32(spec, range, out)?)
+    }
+
+    fn bytes(&self, spec: &ShardSpec, range: Range<usize>, dtype: DType, out: &mut [u8]) -> Result<()> {
+        let mut values = vec![0f32; range.len()];
+        self.read_f32(spec, range, &mut values)?;
+        let raw: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        ferrotron_checkpoint::convert::convert(DType::F32, &raw, dtype, out);
+        Ok(())
+    }
+}
+
+/// What `cx` keeps of every parameter, from a checkpoint or a published model.
+pub fn load_params(cx: &Ctx, from: &impl Weights) -> Result<()> {
     for (id, spec) in cx.params.table().iter() {
         let (offset, mut t) = cx.params.kept(id);
         let range = offset..offset + t.numel();
@@ -225,11 +301,11 @@ pub fn load_params(cx: &Ctx, checkpoint: &Checkpoint) -> Result<()> {
         }
         if t.dtype() == DType::F32 {
             let mut values = vec![0f32; range.len()];
-            checkpoint.read_f32(&spec.shard, range, Kind::Param, &mut values)?;
+            from.f32s(&spec.shard, range, &mut values)?;
             host::write_f32(&*cx.device, &cx.stream, &values, &mut t)?;
         } else {
             let mut bytes = vec![0u8; t.bytes()];
-            checkpoint.read_into(&spec.shard, range, Kind::Param, t.dtype(), &mut bytes)?;
+            from.bytes(&spec.shard, range, t.dtype(), &mut bytes)?;
             cx.device.upload(&cx.stream, &bytes, &mut t)?;
         }
     }

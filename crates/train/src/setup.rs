@@ -191,12 +191,16 @@ impl Trainer {
         batches.check_from(0)?;
         let train_iters = iterations(&config, &batches)?;
         check_schedules(&config, &stage.edges, &batches)?;
+        let mut timers = Timers::new(config.log.timing_level);
+        let home = cx.stream.clone();
+        // An error of the device stays the stream's. A step that is collected as a graph cannot be waited for.
+        timers.wait_with(move || drop(home.synchronize()));
         Ok(Trainer {
             arguments: resolved.args.to_json(),
             scheduler: ParamScheduler::from_args(&bridge::schedule_args(&config))?,
             scaler: bridge::loss_scaler(&config)?,
             guards: bridge::guards(&config)?,
-            timers: Timers::new(config.log.timing_level),
+            timers,
             progress: Progress::default(),
             config,
             model,

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
 
+use ferrotron_cuda_kernels::{FNV, fnv, folder as kernels_folder, names_in};
+
 /// Why there is no library.
 #[derive(Debug)]
 pub enum BuildError {
@@ -34,11 +36,6 @@ pub fn say_not_run(what: &str, why: &BuildError) {
     let _ = writeln!(io::stderr(), "NOT RUN: {what}: {why}");
 }
 
-/// The kernels of the CUDA device.
-pub fn kernels_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernels")
-}
-
 /// Where libraries go: `emulator` beside what cargo builds.
 pub fn default_folder() -> io::Result<PathBuf> {
     let exe = std::env::current_exe()?;
@@ -60,32 +57,6 @@ fn sorted(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, BuildError
     Ok(files)
 }
 
-/// All kernels of a folder as one source without includes of its own files: the shared files (`.cuh`), `prelude.cuh`
-/// first, then the others by name. What a compiler at run time takes, and what ships is made of.
-pub fn single_source(folder: &Path) -> Result<String, BuildError> {
-    let mut shared = sorted(folder, &["cuh"])?;
-    shared.sort_by_key(|p| !p.ends_with("prelude.cuh"));
-    let mut text = String::new();
-    for path in shared.into_iter().chain(sorted(folder, &["cu"])?) {
-        let own = |l: &&str| !l.starts_with("#include \"") || l.contains("emulator.h");
-        read(&path)?.lines().filter(own).filter(|l| *l != "#pragma once").for_each(|l| {
-            text.push_str(l);
-            text.push('\n');
-        });
-    }
-    Ok(text)
-}
-
-/// A number that changes with any kernel of a folder.
-pub fn fingerprint(folder: &Path) -> Result<u64, BuildError> {
-    Ok(fnv(FNV, &single_source(folder)?))
-}
-
-/// Names of the kernels that a file defines: what follows `KERNEL` at the start of a line.
-pub fn kernel_names(source: &str) -> Vec<&str> {
-    source.lines().filter_map(|l| l.strip_prefix("KERNEL ")?.split('(').next()).map(str::trim).collect()
-}
-
 fn read(path: &Path) -> Result<String, BuildError> {
     fs::read_to_string(path).map_err(|e| BuildError::File(path.to_path_buf(), e))
 }
@@ -99,18 +70,18 @@ pub fn build(folder: &Path, out: &Path) -> Result<PathBuf, BuildError> {
     let files = sorted(folder, &["cu"])?;
     for path in &files {
         text.push_str(&format!("#include \"{}\"\n", path.file_name().unwrap_or_default().to_string_lossy()));
-        names.extend(kernel_names(&read(path)?).into_iter().map(String::from));
+        names.extend(names_in(&read(path)?).map(String::from));
     }
     names.iter().for_each(|n| text.push_str(&format!("EMULATED({n})\n")));
     text.push_str("}\n");
 
     let prelude = if folder.join("prelude.cuh").exists() { folder.to_path_buf() } else { kernels_folder() };
-    let mut hash = fnv(FNV, &text);
+    let mut hash = fnv(FNV, text.as_bytes());
     for path in files.into_iter().chain(sorted(folder, &["cuh"])?).chain(sorted(&prelude, &["cuh"])?) {
-        hash = fnv(hash, &read(&path)?);
+        hash = fnv(hash, read(&path)?.as_bytes());
     }
     for path in [own.join("include/emulator.h"), own.join("src/emulator.cpp")] {
-        hash = fnv(hash, &read(&path)?);
+        hash = fnv(hash, read(&path)?.as_bytes());
     }
     let library = out.join(format!("kernels-{hash:016x}.so"));
     if library.exists() {
@@ -160,20 +131,4 @@ pub fn build(folder: &Path, out: &Path) -> Result<PathBuf, BuildError> {
     fs::remove_file(&source).map_err(failed(&source))?;
     drop(lock);
     Ok(library)
-}
-
-const FNV: u64 = 0xcbf2_9ce4_8422_2325;
-
-/// FNV-1a.
-fn fnv(hash: u64, text: &str) -> u64 {
-    text.bytes().fold(hash, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn kernels_are_named_where_they_are_defined() {
-        let source = "// KERNEL no\nKERNEL fill(Out y) {}\nKERNEL adam(In a,\n    In b) {}\n    KERNEL not_this()\n";
-        assert_eq!(super::kernel_names(source), ["fill", "adam"]);
-    }
 }

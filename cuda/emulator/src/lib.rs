@@ -4,7 +4,6 @@
 mod build;
 mod library;
 
-pub use build::{
-    BuildError, build, default_folder, fingerprint, kernel_names, kernels_folder, say_not_run, single_source,
-};
+pub use build::{BuildError, build, default_folder, say_not_run};
+pub use ferrotron_cuda_kernels::folder as kernels_folder;
 pub use library::{Emulator, Kernel};

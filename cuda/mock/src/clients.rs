@@ -1,12 +1,12 @@
 //! Functions of the driver that our device does not call, but other clients do: `../clients/cudarc`.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_uint, c_void};
 
 use ferrotron_cuda_sys::{CUdeviceptr, CUevent, CUmodule, CUresult, CUstream, code};
 
 use crate::driver::{calls, ended, put};
-use crate::launch::cuModuleLoadDataEx;
 use crate::memory::cuMemAlloc_v2;
+use crate::module::cuModuleLoadDataEx;
 use crate::world::Object;
 
 /// As `cuModuleLoadDataEx` without options.
@@ -66,12 +66,5 @@ calls! {
     }
     fn cuCtxSetFlags(_flags: c_uint) |w| {
         w.current().map(drop)
-    }
-    fn cuFuncGetAttribute(value: *mut c_int, _attribute: c_int, function: *mut c_void) |w| {
-        match w.get(function as usize)? {
-            // SAFETY: out-parameter.
-            Object::Function { shared, .. } => unsafe { put(value, shared as c_int) },
-            _ => Err(code::INVALID_HANDLE),
-        }
     }
 }

@@ -72,6 +72,12 @@ pub extern "C" fn ferrotronMockDriverVersion(version: i32) {
     world().version.store(version, Ordering::Relaxed);
 }
 
+/// Compute capability of all devices, times ten: 90 is 9.0.
+#[unsafe(no_mangle)]
+pub extern "C" fn ferrotronMockChip(chip: u32) {
+    world().chip.store(chip, Ordering::Relaxed);
+}
+
 /// Leaves a barrier of the kernels out from now on; "" leaves none out.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferrotronMockOmitBarrier(site: *const c_char) {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use ferrotron_cuda_sys::{self as sys, CUcontext, CUdevice, CUevent, CUhostFn, CUresult, CUstream, code};
 
-use crate::launch::MOST_SHARED;
+use crate::module::MOST_SHARED;
 use crate::world::*;
 
 /// Writes an out-parameter.
@@ -40,23 +40,7 @@ pub(crate) use calls;
 /// Some names of the driver's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetErrorName(error: CUresult, text: *mut *const c_char) -> CUresult {
-    let name = match error {
-        code::SUCCESS => c"CUDA_SUCCESS",
-        code::INVALID_VALUE => c"CUDA_ERROR_INVALID_VALUE",
-        code::OUT_OF_MEMORY => c"CUDA_ERROR_OUT_OF_MEMORY",
-        code::NOT_INITIALIZED => c"CUDA_ERROR_NOT_INITIALIZED",
-        code::NO_DEVICE => c"CUDA_ERROR_NO_DEVICE",
-        code::INVALID_DEVICE => c"CUDA_ERROR_INVALID_DEVICE",
-        code::INVALID_IMAGE => c"CUDA_ERROR_INVALID_IMAGE",
-        code::INVALID_CONTEXT => c"CUDA_ERROR_INVALID_CONTEXT",
-        code::ECC_UNCORRECTABLE => c"CUDA_ERROR_ECC_UNCORRECTABLE",
-        code::INVALID_HANDLE => c"CUDA_ERROR_INVALID_HANDLE",
-        code::NOT_FOUND => c"CUDA_ERROR_NOT_FOUND",
-        code::NOT_READY => c"CUDA_ERROR_NOT_READY",
-        code::ILLEGAL_ADDRESS => c"CUDA_ERROR_ILLEGAL_ADDRESS",
-        LAUNCH_FAILED => c"CUDA_ERROR_LAUNCH_FAILED",
-        _ => return code::INVALID_VALUE,
-    };
+    let Some((name, _)) = code::NAMES.iter().find(|(_, code)| *code == error) else { return code::INVALID_VALUE };
     // SAFETY: out-parameter.
     unsafe { put(text, name.as_ptr()) }.err().unwrap_or(code::SUCCESS)
 }
@@ -106,8 +90,8 @@ calls! {
         let fact = match attribute {
             sys::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK => 1024,
             sys::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT => 132,
-            sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 9,
-            sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => 0,
+            sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => (w.chip.load(Ordering::Relaxed) / 10) as c_int,
+            sys::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => (w.chip.load(Ordering::Relaxed) % 10) as c_int,
             sys::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN => MOST_SHARED as c_int,
             sys::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED => 1,
             _ => return Err(code::INVALID_VALUE),

@@ -2,22 +2,23 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ferrotron_cuda_emulator::{Emulator, build, default_folder, kernels_folder};
 use ferrotron_cuda_sys::code;
+pub use ferrotron_cuda_sys::code::LAUNCH_FAILED;
 use ferrotron_mock::{Access, Engine, Fault, Mark, Options, StreamId, Task};
 
 use crate::blas::{Desc, Layout, Preference};
 use crate::graph::{Capture, Collected, Exec, Graph, Work};
+use crate::image::Loaded;
+use crate::nvrtc::Program;
 
 /// Devices of the mock.
 pub const DEVICES: usize = 8;
 /// Memory of a device.
 const MEMORY: usize = 4 << 30;
-/// A kernel failed.
-pub const LAUNCH_FAILED: i32 = 719;
 
 /// What a handle stands for.
 #[derive(Clone)]
@@ -40,11 +41,14 @@ pub enum Object {
         device: usize,
         bytes: usize,
     },
-    Module,
+    Module(Arc<Loaded>),
+    /// A kernel, the shared memory that it may have, and the chip that its code is for.
     Function {
         name: String,
         shared: usize,
+        chip: u32,
     },
+    Program(Arc<Mutex<Program>>),
     Lt {
         device: usize,
     },
@@ -59,6 +63,8 @@ pub struct World {
     pub initialised: AtomicBool,
     /// What the driver says it serves.
     pub version: AtomicI32,
+    /// Compute capability of the devices times ten.
+    pub chip: AtomicU32,
     pub objects: Mutex<HashMap<usize, Object>>,
     /// Pinned host blocks by address.
     pub pinned: Mutex<HashMap<usize, usize>>,
@@ -99,6 +105,7 @@ pub fn world() -> &'static World {
             loud: std::env::var_os("FERROTRON_MOCK_LOUD").is_some(),
             initialised: AtomicBool::new(false),
             version: AtomicI32::new(12040),
+            chip: AtomicU32::new(90),
             objects: Mutex::default(),
             pinned: Mutex::default(),
             closed: Mutex::default(),

@@ -197,4 +197,11 @@ impl Linker for NcclLinker {
         }
         Ok(link)
     }
+
+    fn give_up(&self, stream: &Stream, why: &str) {
+        // Who settles a communicator sees it, and aborts that.
+        if let Ok(core) = CudaStream::of(stream) {
+            core.shared.ending.abandon(why);
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Matrix products: cublasLt, and what it leaves to do (`add_bias` of `kernels/elementwise.cu`).
 
-use ferrotron_device::ops::gemm::check_activated;
-use ferrotron_device::ops::{Activation, ActivationOps, Gemm, GemmOps};
+use ferrotron_device::ops::gemm::{check_activated, gemm_then_activation, gemm_then_slope};
+use ferrotron_device::ops::{Activation, Gemm, GemmOps};
 use ferrotron_device::{DType, Error, Result, Stream, Tensor};
 
 use crate::blas::{After, Matrix};
@@ -79,8 +79,7 @@ impl GemmOps for CudaOps {
         if taken && self.gelu(s, g, size, [a, b], f, inner, y, After::Gelu(bias, inner))? {
             return Ok(());
         }
-        self.gemm(s, g, a, b, bias, inner)?;
-        self.activation(s, f, inner, y)
+        gemm_then_activation(self, s, g, a, b, bias, f, inner, y)
     }
 
     fn gemm_activation_backward(
@@ -97,9 +96,7 @@ impl GemmOps for CudaOps {
         if self.gelu(s, g, size, [a, b], f, inner, d, After::GeluSlope(inner))? {
             return Ok(());
         }
-        self.gemm(s, g, a, b, None, d)?;
-        let product = d.clone();
-        self.activation_backward(s, f, inner, &product, d)
+        gemm_then_slope(self, s, g, a, b, f, inner, d)
     }
 }
 

@@ -1,30 +1,26 @@
 //! An installation of CUDA that is the mock, and the functions of the mock that CUDA has not.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use std::ffi::{CString, OsStr, c_char};
+use std::ffi::{CString, c_char};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ferrotron_cuda::{Cuda, CudaDevice, Environment, Omit};
+use ferrotron_comm::Linker;
+use ferrotron_cuda::{Cuda, CudaDevice, Environment, NcclLinker, Omit};
 use ferrotron_cuda_emulator::{BuildError, build, default_folder, kernels_folder};
-use ferrotron_dynlib::Library;
+use ferrotron_device::Device;
+use ferrotron_tests::mock::{self, Mocked};
 
 ferrotron_dynlib::table! {
-    /// What the mock has beside the vendor's functions.
-    pub struct Control {
+    /// What this mock has beside the vendor's functions and those of every mock.
+    pub struct Own {
         required {
-            /// Makes faults; null takes them away.
-            fn ferrotronMockFaults(device: u32, rules: *const c_char) -> i32;
-            /// What was done wrong.
-            fn ferrotronMockReport(device: u32, text: *mut c_char, size: usize) -> i32;
-            /// A device's communicators.
-            fn ferrotronMockComms(device: u32, text: *mut c_char, size: usize) -> i32;
             /// The version that NCCL says it is.
             fn ferrotronMockNcclVersion(version: i32);
-            /// Bytes in use.
-            fn ferrotronMockMemory(device: u32) -> u64;
             /// The version it says it is.
             fn ferrotronMockDriverVersion(version: i32);
+            /// Compute capability of its devices times ten.
+            fn ferrotronMockChip(chip: u32);
             /// Leaves a barrier of the kernels out.
             fn ferrotronMockOmitBarrier(site: *const c_char);
             /// Barriers reached.
@@ -33,6 +29,23 @@ ferrotron_dynlib::table! {
         optional {}
     }
 }
+
+impl Own {
+    pub fn omit_barrier(&self, site: &str) {
+        let site = CString::new(site).unwrap();
+        // SAFETY: a C string.
+        unsafe { (self.ferrotronMockOmitBarrier)(site.as_ptr()) };
+    }
+
+    pub fn barriers(&self) -> Vec<String> {
+        let mut text = vec![0u8; 1 << 16];
+        // SAFETY: a buffer of this size.
+        unsafe { (self.ferrotronMockBarriers)(text.as_mut_ptr().cast(), text.len()) };
+        mock::until_nul(text).lines().map(String::from).collect()
+    }
+}
+
+pub type Control = mock::Controls<Own>;
 
 /// The kernels for the host, or, without g++, a loud word: the tests that need them return then. CI installs g++.
 pub fn kernels() -> bool {
@@ -46,22 +59,15 @@ pub fn kernels() -> bool {
     }
 }
 
-/// The mock, which cargo built beside this test.
+/// The mock.
 fn library() -> PathBuf {
-    let exe = std::env::current_exe().unwrap();
-    exe.parent().unwrap().join("libferrotron_cuda_mock.so")
+    mock::library("libferrotron_cuda_mock.so")
 }
 
 /// A folder as a toolkit's, with the mock for every library.
 pub fn home(name: &str) -> PathBuf {
-    let home = std::env::temp_dir().join(format!("ferrotron-cuda-{name}-{}", std::process::id()));
-    let lib = home.join("lib64");
-    std::fs::create_dir_all(&lib).unwrap();
-    for name in ["libcuda.so.1", "libcublasLt.so.12", "libnccl.so.2"] {
-        let _ = std::fs::remove_file(lib.join(name));
-        std::os::unix::fs::symlink(library(), lib.join(name)).unwrap();
-    }
-    home
+    let libraries = ["libcuda.so.1", "libcublasLt.so.12", "libnccl.so.2", "libnvrtc.so.12"];
+    mock::installation(&format!("cuda-{name}"), &library(), &libraries)
 }
 
 pub fn remove(home: &Path) {
@@ -70,64 +76,44 @@ pub fn remove(home: &Path) {
 
 /// The mock, loaded once more to control it.
 pub fn control() -> Control {
-    let library = Library::open(OsStr::new(&library())).unwrap();
-    Control::load(&[Arc::new(library)]).unwrap()
-}
-
-impl Control {
-    pub fn faults(&self, device: u32, rules: &str) {
-        let rules = CString::new(rules).unwrap();
-        // SAFETY: a C string.
-        assert_eq!(unsafe { (self.ferrotronMockFaults)(device, rules.as_ptr()) }, 0);
-    }
-
-    pub fn no_faults(&self, device: u32) {
-        // SAFETY: null takes all faults away.
-        unsafe { (self.ferrotronMockFaults)(device, std::ptr::null()) };
-    }
-
-    pub fn report(&self, device: u32) -> String {
-        let mut text = vec![0u8; 1 << 16];
-        // SAFETY: a buffer of this size.
-        let lines = unsafe { (self.ferrotronMockReport)(device, text.as_mut_ptr().cast(), text.len()) };
-        assert!(lines >= 0);
-        until_nul(text)
-    }
-
-    pub fn comms(&self, device: u32) -> String {
-        let mut text = vec![0u8; 1 << 16];
-        // SAFETY: a buffer of this size.
-        let lines = unsafe { (self.ferrotronMockComms)(device, text.as_mut_ptr().cast(), text.len()) };
-        assert!(lines >= 0);
-        until_nul(text)
-    }
-
-    pub fn memory(&self, device: u32) -> u64 {
-        // SAFETY: no arguments but a number.
-        unsafe { (self.ferrotronMockMemory)(device) }
-    }
-
-    pub fn omit_barrier(&self, site: &str) {
-        let site = CString::new(site).unwrap();
-        // SAFETY: a C string.
-        unsafe { (self.ferrotronMockOmitBarrier)(site.as_ptr()) };
-    }
-
-    pub fn barriers(&self) -> Vec<String> {
-        let mut text = vec![0u8; 1 << 16];
-        // SAFETY: a buffer of this size.
-        unsafe { (self.ferrotronMockBarriers)(text.as_mut_ptr().cast(), text.len()) };
-        until_nul(text).lines().map(String::from).collect()
-    }
-}
-
-fn until_nul(mut text: Vec<u8>) -> String {
-    text.truncate(text.iter().position(|&b| b == 0).unwrap());
-    String::from_utf8(text).unwrap()
+    Control::of(&library(), Own::load)
 }
 
 /// A device of the mock.
 pub fn open(home: &Path, ordinal: usize, omit: Option<Omit>) -> CudaDevice {
     let cuda = Cuda::load(&Environment::only(home)).unwrap();
     CudaDevice::open(Arc::new(cuda), ordinal, omit).unwrap()
+}
+
+/// The device over the mock.
+pub struct Gpu(pub PathBuf);
+
+impl Mocked for Gpu {
+    type Omit = Omit;
+
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn open(&self, ordinal: usize, omit: Option<Omit>) -> Arc<dyn Device> {
+        Arc::new(open(&self.0, ordinal, omit))
+    }
+
+    fn linker(&self) -> Arc<dyn Linker> {
+        Arc::new(NcclLinker::new(Environment::only(&self.0)))
+    }
+
+    fn control(&self) -> mock::Control {
+        mock::Control::of(&library())
+    }
+}
+
+/// Runs a test alone with an installation of its own; without g++ it says so, and returns.
+pub fn with(name: &str, test: impl FnOnce(&Gpu)) {
+    let _alone = ferrotron_tests::alone();
+    if kernels() {
+        let gpu = Gpu(home(name));
+        test(&gpu);
+        remove(&gpu.0);
+    }
 }

@@ -91,6 +91,8 @@ constants! {
     }
     /// Whether an event has happened.
     aclrtEventRecordedStatus: i32 { ACL_EVENT_RECORDED_STATUS_NOT_READY = 0, ACL_EVENT_RECORDED_STATUS_COMPLETE = 1, }
+    /// Whether a stream has done all of its work.
+    aclrtStreamStatus: i32 { ACL_STREAM_STATUS_COMPLETE = 0, ACL_STREAM_STATUS_NOT_READY = 1, }
     /// Flags of `aclrtCreateStreamWithConfig`, to be joined.
     aclrtStreamFlag: u32 {
         ACL_STREAM_FAST_LAUNCH = 1, ACL_STREAM_FAST_SYNC = 2, ACL_STREAM_PERSISTENT = 4, ACL_STREAM_HUGE = 8,

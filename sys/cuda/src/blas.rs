@@ -17,54 +17,56 @@ pub type cublasLtMatmulPreference_t = *mut c_void;
 /// An element type.
 pub type cudaDataType_t = c_int;
 
-/// Float.
-pub const CUDA_R_32F: cudaDataType_t = 0;
-/// Half.
-pub const CUDA_R_16F: cudaDataType_t = 2;
-/// bfloat16.
-pub const CUDA_R_16BF: cudaDataType_t = 14;
-/// Products and sums in float; no TF32.
-pub const CUBLAS_COMPUTE_32F: c_int = 68;
-/// As stored.
-pub const CUBLAS_OP_N: c_int = 0;
-/// Transposed.
-pub const CUBLAS_OP_T: c_int = 1;
-/// Operation on A.
-pub const CUBLASLT_MATMUL_DESC_TRANSA: c_int = 3;
-/// Operation on B.
-pub const CUBLASLT_MATMUL_DESC_TRANSB: c_int = 4;
-/// What follows the product.
-pub const CUBLASLT_MATMUL_DESC_EPILOGUE: c_int = 7;
-/// A vector as long as a column of D, of D's type.
-pub const CUBLASLT_MATMUL_DESC_BIAS_POINTER: c_int = 8;
-/// A matrix of D's shape and type, which GELU was or will be applied to.
-pub const CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: c_int = 11;
-/// Elements from one of its columns to the next, a multiple of 8.
-pub const CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: c_int = 12;
-/// Nothing follows.
-pub const CUBLASLT_EPILOGUE_DEFAULT: u32 = 1;
-/// The bias is added.
-pub const CUBLASLT_EPILOGUE_BIAS: u32 = 4;
-/// GELU by tanh; its argument is written to the other matrix.
-pub const CUBLASLT_EPILOGUE_GELU_AUX: u32 = 160;
-/// The bias is added before that.
-pub const CUBLASLT_EPILOGUE_GELU_AUX_BIAS: u32 = 164;
-/// The product is multiplied by GELU's slope at the other matrix.
-pub const CUBLASLT_EPILOGUE_DGELU: u32 = 192;
-/// Most bytes of workspace.
-pub const CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: c_int = 1;
-/// Ways to add up parts of a sum over K: a mask.
-pub const CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: c_int = 3;
-/// Least alignment of A in bytes; without a word the library takes 256 for granted.
-pub const CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: c_int = 5;
-/// Of B.
-pub const CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: c_int = 6;
-/// Of C.
-pub const CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: c_int = 7;
-/// Of D.
-pub const CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: c_int = 8;
-/// Parts are added in float in workspace: not in place, where the order is that of arrival.
-pub const CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: u32 = 2;
+ferrotron_dynlib::constants! { BLAS_CONSTANTS:
+    /// Float.
+    CUDA_R_32F: cudaDataType_t = 0;
+    /// Half.
+    CUDA_R_16F: cudaDataType_t = 2;
+    /// bfloat16.
+    CUDA_R_16BF: cudaDataType_t = 14;
+    /// Products and sums in float; no TF32.
+    CUBLAS_COMPUTE_32F: c_int = 68;
+    /// As stored.
+    CUBLAS_OP_N: c_int = 0;
+    /// Transposed.
+    CUBLAS_OP_T: c_int = 1;
+    /// Operation on A.
+    CUBLASLT_MATMUL_DESC_TRANSA: c_int = 3;
+    /// Operation on B.
+    CUBLASLT_MATMUL_DESC_TRANSB: c_int = 4;
+    /// What follows the product.
+    CUBLASLT_MATMUL_DESC_EPILOGUE: c_int = 7;
+    /// A vector as long as a column of D, of D's type.
+    CUBLASLT_MATMUL_DESC_BIAS_POINTER: c_int = 8;
+    /// A matrix of D's shape and type, which GELU was or will be applied to.
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: c_int = 11;
+    /// Elements from one of its columns to the next, a multiple of 8.
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: c_int = 12;
+    /// Nothing follows.
+    CUBLASLT_EPILOGUE_DEFAULT: u32 = 1;
+    /// The bias is added.
+    CUBLASLT_EPILOGUE_BIAS: u32 = 4;
+    /// GELU by tanh; its argument is written to the other matrix.
+    CUBLASLT_EPILOGUE_GELU_AUX: u32 = 160;
+    /// The bias is added before that.
+    CUBLASLT_EPILOGUE_GELU_AUX_BIAS: u32 = 164;
+    /// The product is multiplied by GELU's slope at the other matrix.
+    CUBLASLT_EPILOGUE_DGELU: u32 = 192;
+    /// Most bytes of workspace.
+    CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: c_int = 1;
+    /// Ways to add up parts of a sum over K: a mask.
+    CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: c_int = 3;
+    /// Least alignment of A in bytes; without a word the library takes 256 for granted.
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: c_int = 5;
+    /// Of B.
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: c_int = 6;
+    /// Of C.
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: c_int = 7;
+    /// Of D.
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: c_int = 8;
+    /// Parts are added in float in workspace: not in place, where the order is that of arrival.
+    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: u32 = 2;
+}
 
 /// An algorithm with its parameters: opaque.
 #[repr(C)]

@@ -1,46 +1,71 @@
 //! Error codes with what to try. The driver has names and texts of its own; these say what a user can do.
 
-/// Success.
-pub const SUCCESS: i32 = 0;
-/// An argument is wrong.
-pub const INVALID_VALUE: i32 = 1;
-/// The device's memory is used up.
-pub const OUT_OF_MEMORY: i32 = 2;
-/// `cuInit` has not been called.
-pub const NOT_INITIALIZED: i32 = 3;
-/// No device is there.
-pub const NO_DEVICE: i32 = 100;
-/// No such device.
-pub const INVALID_DEVICE: i32 = 101;
-/// The kernels are not in a form that the driver knows.
-pub const INVALID_IMAGE: i32 = 200;
-/// No context is current on this thread.
-pub const INVALID_CONTEXT: i32 = 201;
-/// An uncorrectable memory error.
-pub const ECC_UNCORRECTABLE: i32 = 214;
-/// A handle is of nothing.
-pub const INVALID_HANDLE: i32 = 400;
-/// No such name.
-pub const NOT_FOUND: i32 = 500;
-/// Not done yet.
-pub const NOT_READY: i32 = 600;
-/// A kernel touched memory that is not there.
-pub const ILLEGAL_ADDRESS: i32 = 700;
+use std::ffi::CStr;
 
-/// Not while a stream is captured.
-pub const STREAM_CAPTURE_UNSUPPORTED: i32 = 900;
-/// Something before has spoilt the capture.
-pub const STREAM_CAPTURE_INVALIDATED: i32 = 901;
-/// The stream that ends a capture did not begin it.
-pub const STREAM_CAPTURE_UNMATCHED: i32 = 903;
-/// A stream takes part that nobody waits for.
-pub const STREAM_CAPTURE_UNJOINED: i32 = 904;
-/// A captured stream waits for work outside.
-pub const STREAM_CAPTURE_ISOLATION: i32 = 905;
-/// An event of a capture is not for this.
-pub const CAPTURED_EVENT: i32 = 907;
-/// Two graphs are not of one shape.
-pub const GRAPH_EXEC_UPDATE_FAILURE: i32 = 910;
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident $theirs:literal = $value:literal;)*) => {
+        $($(#[$doc])* pub const $name: i32 = $value;)*
+        /// The codes above in the driver's words.
+        pub const NAMES: &[(&CStr, i32)] = &[$(($theirs, $value)),*];
+    };
+}
+
+codes! {
+    /// Success.
+    SUCCESS c"CUDA_SUCCESS" = 0;
+    /// An argument is wrong.
+    INVALID_VALUE c"CUDA_ERROR_INVALID_VALUE" = 1;
+    /// The device's memory is used up.
+    OUT_OF_MEMORY c"CUDA_ERROR_OUT_OF_MEMORY" = 2;
+    /// `cuInit` has not been called.
+    NOT_INITIALIZED c"CUDA_ERROR_NOT_INITIALIZED" = 3;
+    /// No device is there.
+    NO_DEVICE c"CUDA_ERROR_NO_DEVICE" = 100;
+    /// No such device.
+    INVALID_DEVICE c"CUDA_ERROR_INVALID_DEVICE" = 101;
+    /// The kernels are not in a form that the driver knows.
+    INVALID_IMAGE c"CUDA_ERROR_INVALID_IMAGE" = 200;
+    /// No context is current on this thread.
+    INVALID_CONTEXT c"CUDA_ERROR_INVALID_CONTEXT" = 201;
+    /// The kernels are for other chips.
+    NO_BINARY_FOR_GPU c"CUDA_ERROR_NO_BINARY_FOR_GPU" = 209;
+    /// An uncorrectable memory error.
+    ECC_UNCORRECTABLE c"CUDA_ERROR_ECC_UNCORRECTABLE" = 214;
+    /// The driver's compiler refuses the PTX.
+    INVALID_PTX c"CUDA_ERROR_INVALID_PTX" = 218;
+    /// The driver has no compiler.
+    JIT_COMPILER_NOT_FOUND c"CUDA_ERROR_JIT_COMPILER_NOT_FOUND" = 221;
+    /// The PTX is of a later version than the driver knows.
+    UNSUPPORTED_PTX_VERSION c"CUDA_ERROR_UNSUPPORTED_PTX_VERSION" = 222;
+    /// The driver may not compile.
+    JIT_COMPILATION_DISABLED c"CUDA_ERROR_JIT_COMPILATION_DISABLED" = 223;
+    /// The kernels are none.
+    INVALID_SOURCE c"CUDA_ERROR_INVALID_SOURCE" = 300;
+    /// A handle is of nothing.
+    INVALID_HANDLE c"CUDA_ERROR_INVALID_HANDLE" = 400;
+    /// No such name.
+    NOT_FOUND c"CUDA_ERROR_NOT_FOUND" = 500;
+    /// Not done yet.
+    NOT_READY c"CUDA_ERROR_NOT_READY" = 600;
+    /// A kernel touched memory that is not there.
+    ILLEGAL_ADDRESS c"CUDA_ERROR_ILLEGAL_ADDRESS" = 700;
+    /// A kernel failed.
+    LAUNCH_FAILED c"CUDA_ERROR_LAUNCH_FAILED" = 719;
+    /// Not while a stream is captured.
+    STREAM_CAPTURE_UNSUPPORTED c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED" = 900;
+    /// Something before has spoilt the capture.
+    STREAM_CAPTURE_INVALIDATED c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED" = 901;
+    /// The stream that ends a capture did not begin it.
+    STREAM_CAPTURE_UNMATCHED c"CUDA_ERROR_STREAM_CAPTURE_UNMATCHED" = 903;
+    /// A stream takes part that nobody waits for.
+    STREAM_CAPTURE_UNJOINED c"CUDA_ERROR_STREAM_CAPTURE_UNJOINED" = 904;
+    /// A captured stream waits for work outside.
+    STREAM_CAPTURE_ISOLATION c"CUDA_ERROR_STREAM_CAPTURE_ISOLATION" = 905;
+    /// An event of a capture is not for this.
+    CAPTURED_EVENT c"CUDA_ERROR_CAPTURED_EVENT" = 907;
+    /// Two graphs are not of one shape.
+    GRAPH_EXEC_UPDATE_FAILURE c"CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE" = 910;
+}
 
 /// What to do about a code.
 pub fn advice(code: i32) -> &'static str {
@@ -57,9 +82,16 @@ const ADVICE: &[(&[i32], &str)] = &[
     (&[NO_DEVICE], "nvidia-smi should list a GPU; see CUDA_VISIBLE_DEVICES, and in a container --gpus all"),
     (&[INVALID_DEVICE], "there are fewer GPUs than ranks on this host: see nvidia-smi and CUDA_VISIBLE_DEVICES"),
     (
-        &[INVALID_IMAGE, 209, 218, 221, 222],
+        &[INVALID_IMAGE, INVALID_PTX, UNSUPPORTED_PTX_VERSION, INVALID_SOURCE],
         "the driver cannot take the kernels: install a driver for CUDA 12.0 or later (525)",
     ),
+    (&[NO_BINARY_FOR_GPU], "the kernels are for other chips: a newer driver may compile them for this one"),
+    (
+        &[JIT_COMPILER_NOT_FOUND],
+        "the driver's compiler, libnvidia-ptxjitcompiler.so.1, is missing: in a container show it with \
+         NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+    ),
+    (&[JIT_COMPILATION_DISABLED], "CUDA_DISABLE_PTX_JIT forbids the driver to compile"),
     (
         &[ECC_UNCORRECTABLE, 226, 227],
         "the GPU's memory or links have an error: drain the host and reset or replace the GPU (nvidia-smi -q -d ECC)",
@@ -70,7 +102,7 @@ const ADVICE: &[(&[i32], &str)] = &[
     ),
     (&[701], "a kernel asks for more registers or shared memory than the chip has; please report it"),
     (&[702], "a kernel ran into the display's time limit: train on a GPU without a display"),
-    (&[719], "a kernel failed: look for an Xid in dmesg, and run again with CUDA_LAUNCH_BLOCKING=1"),
+    (&[LAUNCH_FAILED], "a kernel failed: look for an Xid in dmesg, and run again with CUDA_LAUNCH_BLOCKING=1"),
     (
         &[
             STREAM_CAPTURE_UNSUPPORTED,

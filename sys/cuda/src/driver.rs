@@ -125,6 +125,8 @@ ferrotron_dynlib::table! {
             fn cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char) -> CUresult;
             /// An attribute of a kernel.
             fn cuFuncSetAttribute(function: CUfunction, attribute: c_int, value: c_int) -> CUresult;
+            /// A fact about a kernel.
+            fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int, function: CUfunction) -> CUresult;
             /// Runs a kernel in stream order. Arguments are an array of pointers, or packed in `extra`.
             fn cuLaunchKernel(
                 function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,

@@ -1,4 +1,4 @@
-//! The C interface of the CUDA driver and cublasLt: constants, structs, tables of functions found at run time, error codes
+//! The C interface of the CUDA driver, cublasLt and NVRTC: constants, structs, tables of functions found at run time, error codes
 //! in words, and where the libraries are. Safe devices stand on it in `ferrotron-cuda`.
 //!
 //! Names are the vendor's. Functions with `_v2` in the library have it here: the plain names are old ones.
@@ -7,12 +7,14 @@
 mod blas;
 pub mod code;
 mod driver;
+mod nvrtc;
 mod places;
 mod profiler;
 mod types;
 
 pub use blas::*;
 pub use driver::Driver;
+pub use nvrtc::*;
 pub use places::Environment;
 pub use profiler::Profiler;
 pub use types::*;

@@ -58,6 +58,17 @@ impl Environment {
         self.search(&["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"])
     }
 
+    /// The compiler at run time for a driver of this CUDA (12 of 12.4), the newest first. One of a later CUDA makes code that
+    /// the driver cannot load.
+    pub fn nvrtc(&self, cuda: i32) -> Search {
+        let names: &[&str] = if cuda >= 13 {
+            &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"]
+        } else {
+            &["libnvrtc.so.12", "libnvrtc.so"]
+        };
+        self.search(names)
+    }
+
     /// Collectives. Runtime packages have the name with a version only.
     pub fn nccl(&self) -> Search {
         self.search(&["libnccl.so.2", "libnccl.so"])
@@ -75,6 +86,7 @@ mod tests {
         assert_eq!(driver[0], "/opt/cuda/lib64/libcuda.so.1 (CUDA_HOME/lib64)");
         assert_eq!(driver[1], "libcuda.so.1 (the system's loader (LD_LIBRARY_PATH, ld.so.cache))");
         assert_eq!((driver.len(), e.cublas_lt().candidates().len(), e.nccl().candidates().len()), (5, 15, 10));
+        assert_eq!((e.nvrtc(12).candidates().len(), e.nvrtc(13).candidates().len()), (10, 15));
         assert_eq!(Environment::only("/x").nccl().candidates().len(), 2);
     }
 }

@@ -77,15 +77,7 @@ pub struct CUgraphExecUpdateResultInfo {
     pub errorFromNode: CUgraphNode,
 }
 
-macro_rules! constants {
-    ($($(#[$doc:meta])* $name:ident: $ty:ty = $value:expr;)*) => {
-        $($(#[$doc])* pub const $name: $ty = $value;)*
-        /// All of them by name, for checks against headers.
-        pub const CONSTANTS: &[(&str, i64)] = &[$((stringify!($name), $value as i64)),*];
-    };
-}
-
-constants! {
+ferrotron_dynlib::constants! { CONSTANTS:
     /// Threads of a block.
     CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: c_int = 1;
     /// Processors.
@@ -108,6 +100,10 @@ constants! {
     CU_EVENT_DISABLE_TIMING: u32 = 2;
     /// Dynamic shared memory that a kernel may be launched with.
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: c_int = 8;
+    /// The PTX that a kernel was compiled from, 80 of 8.0.
+    CU_FUNC_ATTRIBUTE_PTX_VERSION: c_int = 5;
+    /// The chip that a kernel's machine code is for, 90 of 9.0.
+    CU_FUNC_ATTRIBUTE_BINARY_VERSION: c_int = 6;
     /// Text of the compiler at load.
     CU_JIT_ERROR_LOG_BUFFER: c_int = 5;
     /// Its size.

@@ -3,11 +3,13 @@
 //! Nothing here panics: a machine without the vendor's software gets one error that lists every place searched and
 //! every symbol that is missing, one a line.
 
+mod header;
 mod library;
 mod search;
 mod table;
 mod version;
 
+pub use header::HeaderCheck;
 pub use library::{Library, SymbolAddress};
 pub use search::{NotFound, Place, Search, Tried};
 pub use table::{MissingSymbols, Symbols};

@@ -17,43 +17,46 @@ pub type ncclDataType_t = c_int;
 /// A reduction.
 pub type ncclRedOp_t = c_int;
 
-/// Done.
-pub const ncclSuccess: ncclResult_t = 0;
-/// The system refused something.
-pub const ncclSystemError: ncclResult_t = 2;
-/// A mistake of the library.
-pub const ncclInternalError: ncclResult_t = 3;
-/// An argument of a call is wrong.
-pub const ncclInvalidArgument: ncclResult_t = 4;
-/// The calls of the ranks do not fit together, or come at a wrong time.
-pub const ncclInvalidUsage: ncclResult_t = 5;
-/// Another rank has failed or is gone.
-pub const ncclRemoteError: ncclResult_t = 6;
-/// Not done yet.
-pub const ncclInProgress: ncclResult_t = 7;
+ferrotron_dynlib::constants! { CONSTANTS:
+    /// Done.
+    ncclSuccess: ncclResult_t = 0;
+    /// The system refused something.
+    ncclSystemError: ncclResult_t = 2;
+    /// A mistake of the library.
+    ncclInternalError: ncclResult_t = 3;
+    /// An argument of a call is wrong.
+    ncclInvalidArgument: ncclResult_t = 4;
+    /// The calls of the ranks do not fit together, or come at a wrong time.
+    ncclInvalidUsage: ncclResult_t = 5;
+    /// Another rank has failed or is gone.
+    ncclRemoteError: ncclResult_t = 6;
+    /// Not done yet.
+    ncclInProgress: ncclResult_t = 7;
 
-/// Bytes.
-pub const ncclUint8: ncclDataType_t = 1;
-/// Signed 32 bits.
-pub const ncclInt32: ncclDataType_t = 2;
-/// Signed 64 bits.
-pub const ncclInt64: ncclDataType_t = 4;
-/// IEEE half.
-pub const ncclFloat16: ncclDataType_t = 6;
-/// 32-bit float.
-pub const ncclFloat32: ncclDataType_t = 7;
-/// 64-bit float.
-pub const ncclFloat64: ncclDataType_t = 8;
-/// bfloat16.
-pub const ncclBfloat16: ncclDataType_t = 9;
+    /// Bytes.
+    ncclUint8: ncclDataType_t = 1;
+    /// Signed 32 bits.
+    ncclInt32: ncclDataType_t = 2;
+    /// Signed 64 bits.
+    ncclInt64: ncclDataType_t = 4;
+    /// IEEE half.
+    ncclFloat16: ncclDataType_t = 6;
+    /// 32-bit float.
+    ncclFloat32: ncclDataType_t = 7;
+    /// 64-bit float.
+    ncclFloat64: ncclDataType_t = 8;
+    /// bfloat16.
+    ncclBfloat16: ncclDataType_t = 9;
 
-/// a + b.
-pub const ncclSum: ncclRedOp_t = 0;
-/// The larger.
-pub const ncclMax: ncclRedOp_t = 2;
+    /// a + b.
+    ncclSum: ncclRedOp_t = 0;
+    /// The larger.
+    ncclMax: ncclRedOp_t = 2;
 
-/// Bytes of [`ncclUniqueId`].
-pub const NCCL_UNIQUE_ID_BYTES: usize = 128;
+    /// Bytes of [`ncclUniqueId`].
+    NCCL_UNIQUE_ID_BYTES: usize = 128;
+}
+
 /// The oldest NCCL that serves, as `ncclGetVersion` tells it: 2.14 is the first with non-blocking communicators.
 pub const OLDEST: c_int = 21400;
 

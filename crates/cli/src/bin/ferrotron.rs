@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ferrotron_cli::{corpus, curve, data_tools, doctor, explain, generate, inspect, preprocess, pretrain};
+use ferrotron_cli::{corpus, curve, data_tools, doctor, explain, export, generate, inspect, preprocess, pretrain};
 
 const USAGE: &str = "\
 usage: ferrotron COMMAND ...
@@ -14,6 +14,7 @@ usage: ferrotron COMMAND ...
   repair           a copy of a .bin/.idx pair with the end of its last document set right
   tokenizer train  a byte-level BPE vocabulary from JSONL
   generate         a few lines of text from a checkpoint
+  export           a checkpoint as a Hugging Face folder
   curve            draw the loss curve of a log
   inspect          what is in a checkpoint, token file or safetensors file
   corpus           text files to JSONL, one document a file
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         "tokenizer" => data_tools::tokenizer(rest),
         "generate" => generate::run(rest),
         "curve" => curve::run(rest),
+        "export" => export::run(rest),
         "inspect" => inspect::run(rest),
         "corpus" => corpus::run(rest),
         "doctor" => doctor::run(rest),

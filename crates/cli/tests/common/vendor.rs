@@ -41,7 +41,7 @@ impl Vendor {
         install(
             &home,
             "libferrotron_cuda_mock.so",
-            &["libcuda.so.1", "libcublasLt.so.13", "libnccl.so.2", "libnvToolsExt.so.1"],
+            &["libcuda.so.1", "libcublasLt.so.13", "libnccl.so.2", "libnvrtc.so.12", "libnvToolsExt.so.1"],
         );
         Some(Vendor { device: "cuda", variable: "CUDA_HOME", home })
     }

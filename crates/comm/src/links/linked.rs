@@ -19,7 +19,8 @@ pub(crate) struct Linked {
     rank: usize,
     /// This rank among all.
     global: usize,
-    size: usize,
+    /// Its global ranks.
+    ranks: Arc<[usize]>,
     device: Arc<dyn Device>,
     stream: Stream,
     watched: Arc<Watched>,
@@ -44,9 +45,9 @@ impl Linked {
         let watched = Arc::new(Watched::new(link, engine, log));
         watch.add(watched.clone());
         let (calls, barriers) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (name, rank, size) = (seat.name.clone(), seat.place, seat.ranks.len());
+        let (name, rank, ranks) = (seat.name.clone(), seat.place, Arc::from(&*seat.ranks));
         let global = seat.ranks[rank];
-        Linked { name, rank, global, size, device, stream, watched, watch, calls, barriers, missing }
+        Linked { name, rank, global, ranks, device, stream, watched, watch, calls, barriers, missing }
     }
 
     fn failure(&self) -> &Failure {
@@ -61,7 +62,7 @@ impl Linked {
             self.stream.wait(&ready);
         }
         let w = &self.watched;
-        let id = w.log.enqueued(what.clone());
+        let id = w.log.enqueued(what.clone(), &self.ranks);
         if let Err(e) = work(&*w.link) {
             w.log.finished(id, false);
             w.engine.abort(&format!("rank {}: {what}: {e}", self.global));
@@ -97,7 +98,7 @@ impl Communicator for Linked {
     }
 
     fn size(&self) -> usize {
-        self.size
+        self.ranks.len()
     }
 
     fn start(&self, home: &Stream, call: Collective, site: Site) -> Result<Pending> {
@@ -136,7 +137,7 @@ impl Communicator for Linked {
     fn meet(&self, site: Site) -> Result<()> {
         let sequence = self.barriers.fetch_add(1, Ordering::Relaxed) + 1;
         let w = &self.watched;
-        let id = w.log.enqueued(describe(&self.name, sequence, Kind::Barrier, None, site));
+        let id = w.log.enqueued(describe(&self.name, sequence, Kind::Barrier, None, site), &self.ranks);
         logged(&*w.engine, &w.log, id, |engine| engine.barrier(sequence))
     }
 

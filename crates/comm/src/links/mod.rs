@@ -11,12 +11,13 @@ mod watch;
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
 
 use ferrotron_device::{DType, Device, Error, Result, Stream, StreamRole};
 
 use crate::failure::{POLL, lock};
 use crate::log::Log;
-use crate::member::{Engine, reaches_host};
+use crate::member::{Engine, Trouble, reaches_host};
 use crate::raw::{RawCall, Span};
 use crate::{Collective, Communicator, P2p, Wait};
 
@@ -53,6 +54,11 @@ pub trait Linker: Send + Sync {
     fn root(&self, stream: &Stream, seat: &Seat) -> Result<Vec<u8>>;
     /// Joins the group; all its ranks do so at once. May block until all have come.
     fn link(&self, stream: &Stream, seat: &Seat, root: &[u8]) -> Result<Arc<dyn Link>>;
+    /// Nobody waits any more for a group that is being joined, nor for the stream's device, with this cause: ends
+    /// [`Linker::link`] where it can.
+    fn give_up(&self, stream: &Stream, why: &str) {
+        let _ = (stream, why);
+    }
 }
 
 /// A rank's place in a group that is being made.
@@ -118,7 +124,15 @@ impl Links {
         })?;
         let stream = device.stream(StreamRole::Comm)?;
         let (group, ranks) = (format!("{}/{}", seat.name, seat.purpose), seat.ranks.len());
-        let link = self.link(linker, &stream, &seat, &*engine).inspect_err(|e| {
+        // A call of the group like others, as long as it lasts: reports tell who is in it.
+        let joining = log.enqueued(format!("{} #0 joining {group}", seat.name), &Arc::from(&*seat.ranks));
+        log.running(joining);
+        let link = self.link(linker, &stream, &seat, &*engine);
+        match &link {
+            Ok(_) => log.forgotten(joining),
+            Err(_) => log.finished(joining, false),
+        }
+        let link = link.inspect_err(|e| {
             // The others wait for this rank in the library, where no cause of ours reaches them but this one.
             engine.abort(&format!("rank {}: joining group {group}: {e}", seat.ranks[seat.place]));
         })?;
@@ -151,18 +165,26 @@ impl Links {
         let wrong = || Error::mismatch("root of a group", "bytes", bytes, n);
         let span = Span::of_bytes(&mut root, n, DType::U8).filter(|_| n == bytes).ok_or_else(wrong)?;
         engine.run(0, &Arc::new(RawCall::Broadcast { t: span, root: 0 }))?;
-        // Joining blocks until all have come, by the library's own clock: ours ends the wait when another rank fails.
+        // Joining blocks until all have come, by the library's own clock, if it has one: ours ends the wait when another rank
+        // fails, and at the deadline.
         let (done, joined) = channel();
-        let (linker, stream, seat) = (linker.clone(), stream.clone(), seat.clone());
+        let (theirs, on, seat) = (linker.clone(), stream.clone(), seat.clone());
         let joining = std::thread::Builder::new().name(format!("joining {}", seat.name));
         let failed = |e: std::io::Error| Error::Data(format!("cannot start a thread to join a group: {e}"));
         // A receiver that is gone has given up; then nobody wants the link.
-        joining.spawn(move || drop(done.send(linker.link(&stream, &seat, &root)))).map_err(failed)?;
+        joining.spawn(move || drop(done.send(theirs.link(&on, &seat, &root)))).map_err(failed)?;
+        let began = Instant::now();
         loop {
             match joined.recv_timeout(POLL) {
                 Ok(link) => return link,
                 Err(RecvTimeoutError::Disconnected) => return Err(Error::Data("joining a group panicked".into())),
-                Err(RecvTimeoutError::Timeout) => engine.failure().check()?,
+                Err(RecvTimeoutError::Timeout) => {
+                    let (failure, waited) = (engine.failure(), began.elapsed());
+                    failure.check().inspect_err(|e| linker.give_up(stream, &e.to_string()))?;
+                    if waited >= failure.timeout() {
+                        engine.trouble(Trouble::Late(waited));
+                    }
+                }
             }
         }
     }

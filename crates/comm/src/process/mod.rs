@@ -235,7 +235,7 @@ impl Fabric for ProcessWorld {
         let log = self.net.log.clone();
         let missing = Fault::of_group(self.fault.as_ref(), name, purpose);
         let member: Arc<dyn Communicator> = if reaches_host(device) {
-            Arc::new(Member::new(device, name, (place, ranks.len()), engine, log, missing)?)
+            Arc::new(Member::new(device, name, (place, ranks), engine, log, missing)?)
         } else {
             let (device_name, name, purpose) = (device.info().name.clone(), name.to_string(), purpose.to_string());
             let seat =

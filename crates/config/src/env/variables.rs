@@ -98,6 +98,7 @@ pub const VARIABLES: &[Variable] = &[
     var("MKL_NUM_THREADS", int(1, 65536), Role::NoEffect("OMP_NUM_THREADS sets the threads of the CPU device"), "threads of Intel MKL"),
     // this program
     var("FERROTRON_PEAK_TFLOPS", Shape::Positive, Role::Acts, "peak of one device in dense 16-bit TFLOP/s, for MFU; --peak-tflops wins"),
+    var("FERROTRON_CUDA_KERNELS", Shape::Word(&["fatbin", "ptx", "nvrtc"]), Role::Acts, "the one form in which CUDA kernels are loaded; else the first that the driver takes"),
     // HCCL
     var("HCCL_BUFFSIZE", int(1, 1 << 20), ASCEND, "MB of a communicator's buffer, of which it takes two; HCCL's default is 200"),
     var("HCCL_CONNECT_TIMEOUT", int(120, 7200), ASCEND, "seconds to wait for all ranks to connect"),

@@ -14,7 +14,7 @@ const ACTS: &[&str] = &[
     "--max-position-embeddings", "--seq-length", "--encoder-seq-length",
     // norms, activations, biases
     "--normalization", "--norm-epsilon", "--layernorm-epsilon", "--apply-layernorm-1p", "--qk-layernorm",
-    "--disable-bias-linear", "--add-qkv-bias", "--swiglu", "--geglu", "--squared-relu", "--openai-gelu",
+    "--disable-bias-linear", "--add-qkv-bias", "--swiglu", "--geglu", "--glu-activation", "--squared-relu", "--openai-gelu",
     "--gelu-tanh", "--no-bias-gelu-fusion",
     // positions
     "--position-embedding-type", "--use-rotary-position-embeddings", "--no-position-embedding", "--rotary-base",
@@ -27,7 +27,7 @@ const ACTS: &[&str] = &[
     "--yarn-correction-range-round-to-int", "--no-yarn-correction-range-round-to-int", "--rotary-scaling-factor",
     "--mscale", "--mscale-all-dim", "--window-size",
     // mixture of experts
-    "--num-experts", "--moe-ffn-hidden-size", "--moe-router-topk", "--moe-router-pre-softmax",
+    "--num-experts", "--moe-ffn-hidden-size", "--moe-router-topk", "--moe-router-pre-softmax", "--norm-topk-prob",
     "--moe-router-score-function", "--moe-router-dtype", "--moe-router-load-balancing-type", "--moe-aux-loss-coeff",
     "--moe-z-loss-coeff", "--moe-token-dispatcher-type", "--expert-tensor-parallel-size",
     // dropout, initial weights, vocabulary
@@ -261,6 +261,13 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
         "the activation of the MLP is never kept here, and computed again in every layer",
         &["--recompute-activation-function", "--recompute-activation-function-num-layers"],
     ),
+    (
+        "a Hugging Face folder is loaded as it is, by --load or --pretrained-checkpoint",
+        &["--enable-hf2mg-convert"],
+    ),
+    ("names how raw text becomes data, which preprocess_data does; training reads .bin and .idx", &["--handler-name"]),
+    ("levels of the logger of transformers, which is not there", &["--log-level", "--log-level-replica"]),
+    ("the zero-bubble schedule has these semantics always", &["--enable-zbh1-exact-semantics"]),
     (
         "times the head's weight gradient, which changes no number",
         &["--defer-embedding-wgrad-compute", "--wgrad-deferral-limit"],

@@ -156,6 +156,13 @@ fn is_yaml_default(entry: &Entry, default: &Value) -> bool {
     matches!(entry.origin, Origin::Yaml { .. }) && entry.value == *default
 }
 
+/// True for a `--spec` that names Python code whose layers the other flags state already: MindSpeed-LLM's of Qwen 3.
+fn is_known_spec(entry: &Entry) -> bool {
+    const KNOWN: [&str; 1] = ["mindspeed_llm.tasks.models.spec.qwen3_spec"];
+    entry.spelling == "--spec"
+        && matches!(&entry.value, Value::List(words) if words.first().is_some_and(|w| KNOWN.contains(&w.to_string().as_str())))
+}
+
 /// Planned flags become violations, flags without effect become notices; one of each per reason.
 fn statuses(c: &mut Checker, table: &Table) {
     let mut planned: Vec<(&str, Vec<String>)> = Vec::new();
@@ -169,6 +176,9 @@ fn statuses(c: &mut Checker, table: &Table) {
             // A YAML file that lists everything at its default asks for nothing.
             Status::NoEffect(_) if is_yaml_default(entry, &row.flag.default.value()) => continue,
             Status::NoEffect(reason) => (&mut idle, reason),
+            Status::Planned(_) if is_known_spec(entry) => {
+                (&mut idle, "the layers are those that the other flags state")
+            }
             Status::Planned(reason) if entry.value != row.flag.default.value() => (&mut planned, reason),
             _ => continue,
         };

@@ -207,6 +207,29 @@ fn activation(c: &mut Checker) -> Activation {
     .filter(|(dest, _)| c.args.flag(dest))
     .collect();
     let gelu_tanh = c.args.flag("gelu_tanh");
+    // BigScience's spelling: a gated MLP by the name of its function.
+    match c.args.text("glu_activation").map(str::to_string).as_deref() {
+        None => {}
+        Some("swiglu") if chosen.is_empty() => {
+            c.derive("swiglu", Value::Bool(true), "--glu-activation");
+            return Activation::Swiglu;
+        }
+        Some("geglu") if chosen.is_empty() => {
+            c.derive("geglu", Value::Bool(true), "--glu-activation");
+            return Activation::Geglu;
+        }
+        Some(name) if chosen.is_empty() => {
+            c.planned(&["--glu-activation"], format!("--glu-activation {name} is not there yet")).legal =
+                Some("swiglu, geglu".into());
+        }
+        Some(name) => {
+            let flag = c.args.spelling(chosen[0].0);
+            c.invalid(
+                &["--glu-activation", &flag],
+                format!("one activation only, got --glu-activation {name} and {flag}"),
+            );
+        }
+    }
     if chosen.len() > 1 {
         let flags: Vec<String> = chosen.iter().map(|(dest, _)| c.args.spelling(dest)).collect();
         let names: Vec<&str> = flags.iter().map(String::as_str).collect();

@@ -16,12 +16,13 @@ const ETP: &str = "--expert-tensor-parallel-size";
 const ETP_DEST: &str = "expert_tensor_parallel_size";
 
 /// Flags that act here, but not for a dense model, which scripts often give them all the same.
-const ONLY_WITH_EXPERTS: [&str; 9] = [
+const ONLY_WITH_EXPERTS: [&str; 10] = [
     "moe_router_topk",
     "moe_token_dispatcher_type",
     "moe_router_load_balancing_type",
     "moe_aux_loss_coeff",
     "moe_router_pre_softmax",
+    "norm_topk_prob",
     "moe_router_dtype",
     "moe_router_score_function",
     "moe_z_loss_coeff",
@@ -165,7 +166,8 @@ fn shape(c: &mut Checker, p: &ParallelConfig, ffn: usize) -> Option<MoeConfig> {
         num_experts,
         router_topk: c.size("moe_router_topk").unwrap_or(2),
         ffn_hidden_size: width,
-        router_pre_softmax: c.args.flag("moe_router_pre_softmax"),
+        // Scores of all experts, of the chosen divided by their sum (--norm-topk-prob), are a softmax over the chosen.
+        router_pre_softmax: c.args.flag("moe_router_pre_softmax") && !c.args.flag("norm_topk_prob"),
         aux_loss_coeff: if balanced { aux_loss_coeff } else { 0.0 },
         z_loss_coeff: c.real_from("moe_z_loss_coeff", 0.0).unwrap_or(0.0),
     })
@@ -190,7 +192,11 @@ fn router(c: &mut Checker) {
     let balancing = balancing(c);
     let sinkhorn = balancing.iter().any(|b| b == "sinkhorn");
     let topk = c.args.int("moe_router_topk").unwrap_or(2);
-    if topk == 1 && score == "softmax" && !c.args.flag("moe_router_pre_softmax") && !sinkhorn {
+    if topk == 1
+        && score == "softmax"
+        && !sinkhorn
+        && (!c.args.flag("moe_router_pre_softmax") || c.args.flag("norm_topk_prob"))
+    {
         let flags = ["--moe-router-topk", SCORE, "--moe-router-pre-softmax"];
         let v = c.invalid(&flags, "the softmax over one chosen expert is always 1, so the router would not learn");
         v.legal = Some("--moe-router-pre-softmax, or --moe-router-topk 2".into());

@@ -96,6 +96,9 @@ pub const RULES: &[Rule] = &[
     rule("removed flags", "--cuda-graph-scope excludes --cuda-graph-modules", Applies, "--cuda-graph-scope full --cuda-graph-modules attn", 1, Refused("give one")),
     rule("removed flags", "--use-glm-rope rotates neighbours, as --rotary-interleaved", Applies, "--position-embedding-type rope --rotary-percent 0.5 --use-glm-rope", 1, Becomes("rotary_interleaved", "True")),
     rule("removed flags", "--enable-recompute-layers-per-pp-rank counts the layers of --recompute-method block", Overridden, "--enable-recompute-layers-per-pp-rank", 1, Noticed("no effect: --enable-recompute-layers-per-pp-rank")),
+    rule("removed flags", "--spec of MindSpeed-LLM's Qwen 3: its layers are those of the flags", Overridden, "--qk-layernorm --spec mindspeed_llm.tasks.models.spec.qwen3_spec layer_spec", 1, Noticed("no effect: --spec (the layers are those that the other flags state)")),
+    rule("removed flags", "--glu-activation is BigScience's --swiglu and --geglu", Applies, "--glu-activation swiglu", 1, Becomes("swiglu", "True")),
+    rule("removed flags", "one activation only, also in BigScience's spelling", Applies, "--squared-relu --glu-activation swiglu", 1, Refused("one activation only")),
     rule("removed flags", "CUDA graphs are of CUDA devices", Applies, "--device cpu --cuda-graph-impl local", 1, Noticed("no effect: --cuda-graph-impl (CUDA graphs are of CUDA devices)")),
     rule("removed flags", "graphs of parts of a layer, which upstream makes with experts, are not there", Overridden, "--device cuda --cuda-graph-impl transformer_engine --disable-bias-linear --num-experts 2", 1, Noticed("no effect: --cuda-graph-impl (with experts")),
     rule("removed flags", "steps before the first graph", Applies, "--device cuda --cuda-graph-impl local --cuda-graph-warmup-steps 0", 1, Noticed("the first step of a run is never a graph")),
@@ -117,6 +120,7 @@ pub const RULES: &[Rule] = &[
     rule("parallel sizes", "MindSpeed's --context-parallel-algo likewise", Overridden, "--context-parallel-size 2 --context-parallel-algo ulysses_cp_algo", 2, Noticed("--context-parallel-algo ulysses_cp_algo: the 2 context-parallel ranks gather")),
     rule("parallel sizes", "sequence parallelism divides a rank's tokens over the tensor-parallel ranks", Applies, "--num-attention-heads 6 --hidden-size 48 --tensor-model-parallel-size 3 --sequence-parallel", 3, Refused("32 % tensor 3 = 2")),
     rule("parallel sizes", "the sequence divides into 2 x context chunks", Applies, "--context-parallel-size 3", 3, Refused("32 % (2 x 3) = 2")),
+    rule("parallel sizes", "--zero-stage 2 keeps gradients whole, as 1 does", Overridden, "--zero-stage 2", 2, Noticed("--zero-stage 2: gradients are whole on every rank here")),
     rule("parallel sizes", "--hybrid-context-parallel has five conditions", Applies, "--hybrid-context-parallel --dataloader-type cyclic", 1, Refused("--hybrid-context-parallel needs --dataloader-type single, --calculate-per-token-loss")),
     rule("parallel sizes", "without Gloo groups a distributed optimizer wants a distributed format", VendorOnly, "--disable-gloo-process-groups --use-distributed-optimizer --ckpt-format torch", 1, Noticed("without Gloo groups")),
     // batch

@@ -92,9 +92,7 @@ pub trait GemmOps: ActivationOps {
         inner: &mut Tensor,
         y: &mut Tensor,
     ) -> Result<()> {
-        check_activated("gemm_activation", g, a, b, bias, inner, y)?;
-        self.gemm(s, g, a, b, bias, inner)?;
-        self.activation(s, f, inner, y)
+        gemm_then_activation(self, s, g, a, b, bias, f, inner, y)
     }
 
     /// `d = f'(inner) * (alpha op(a) op(b))`: the product is the gradient of f's result, d that of its argument, of one
@@ -109,9 +107,42 @@ pub trait GemmOps: ActivationOps {
         inner: &Tensor,
         d: &mut Tensor,
     ) -> Result<()> {
-        check_activated("gemm_activation_backward", g, a, b, None, inner, d)?;
-        self.gemm(s, g, a, b, None, d)?;
-        let product = d.clone();
-        self.activation_backward(s, f, inner, &product, d)
+        gemm_then_slope(self, s, g, a, b, f, inner, d)
     }
+}
+
+/// [`GemmOps::gemm_activation`] by two kernels.
+#[allow(clippy::too_many_arguments)] // as the op
+pub fn gemm_then_activation(
+    ops: &(impl GemmOps + ?Sized),
+    s: &Stream,
+    g: Gemm,
+    a: &Tensor,
+    b: &Tensor,
+    bias: Option<&Tensor>,
+    f: Activation,
+    inner: &mut Tensor,
+    y: &mut Tensor,
+) -> Result<()> {
+    check_activated("gemm_activation", g, a, b, bias, inner, y)?;
+    ops.gemm(s, g, a, b, bias, inner)?;
+    ops.activation(s, f, inner, y)
+}
+
+/// [`GemmOps::gemm_activation_backward`] by two kernels.
+#[allow(clippy::too_many_arguments)] // as the op
+pub fn gemm_then_slope(
+    ops: &(impl GemmOps + ?Sized),
+    s: &Stream,
+    g: Gemm,
+    a: &Tensor,
+    b: &Tensor,
+    f: Activation,
+    inner: &Tensor,
+    d: &mut Tensor,
+) -> Result<()> {
+    check_activated("gemm_activation_backward", g, a, b, None, inner, d)?;
+    ops.gemm(s, g, a, b, None, d)?;
+    let product = d.clone();
+    ops.activation_backward(s, f, inner, &product, d)
 }

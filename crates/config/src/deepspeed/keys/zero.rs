@@ -20,7 +20,7 @@ const TUNES: &str = "tunes offloading, which is not there";
 #[rustfmt::skip]
 pub(super) static SECTIONS: &[Section] = &[
     Section { path: "zero_optimization", strict: true, keys: &[
-        key("stage", Int(0), "", Acts("--zero-stage; 2 is not there yet on more than one data-parallel rank. `zero_optimization: true`, the old way, is stage 1")),
+        key("stage", Int(0), "", Acts("--zero-stage; 2 trains as 1, with a note. `zero_optimization: true`, the old way, is stage 1")),
         key("overlap_comm", Bool, "null", Acts("--overlap-grad-reduce")),
         key("reduce_bucket_size", Int(0), "", Acts("--ddp-bucket-size (elements)")),
         key("allgather_bucket_size", Int(0), "500000000", NoEffect(FLAT)),
