@@ -319,6 +319,12 @@ fn the_file_counts_with_deepspeed_only_and_may_be_base64() {
     has(&notices_text(&r.notices), &["--deepspeed_config ds.json is not read: without --deepspeed"]);
     let refused = run("--deepspeed --deepspeed-config ds.json").unwrap_err();
     has(&report("test", &refused.violations), &["--deepspeed-config ds.json: no such file"]);
+    // What only the file states is not called missing when it cannot be read.
+    let open = parse(&table, &words(OPEN), &none);
+    let refused = validate(&table, open.args, &Environment::default(), open.violations).unwrap_err();
+    assert_eq!(refused.violations.len(), 1, "{:?}", refused.violations);
+    let refused = run("--deepspeed ds.json").unwrap_err();
+    has(&report("test", &refused.violations), &["--deepspeed takes no value; its file is named by --deepspeed_config"]);
     // {"gradient_clipping": 0.25}
     for word in ["eyJncmFkaWVudF9jbGlwcGluZyI6IDAuMjV9", "eyJncmFkaWVudF9jbGlwcGluZyI6IDAuMjV9Cg=="] {
         let r = run(&format!("--deepspeed --deepspeed_config {word}")).unwrap();
