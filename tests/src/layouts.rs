@@ -74,11 +74,19 @@ pub fn recomputed(v: &impl Mocked) {
     }
 }
 
-/// Experts on one rank, and divided over ranks with an exchange of rows of unequal numbers.
+/// Experts in three blocks of four, shared ones beside them, on one rank, and divided over ranks with an exchange of rows of unequal numbers.
 pub fn experts(v: &impl Mocked) {
     let one = Ranks::one();
-    let e = ExpertsConfig { count: 4, chosen: 2, ffn: 20, pre_softmax: false, balance: 0.02, z_loss: 0.001 };
-    let c = ModelConfig { experts: Some(e), ..qwen3(false, 0.0) };
+    let e = ExpertsConfig {
+        count: 4,
+        chosen: 2,
+        ffn: 20,
+        shared_ffn: 12,
+        pre_softmax: false,
+        balance: 0.02,
+        z_loss: 0.001,
+    };
+    let c = ModelConfig { experts: Some(e), dense_layers: vec![2], ..qwen3(false, 0.0) };
     let want = train(&c, DType::F32, one, STEPS);
     assert!(want.balance.iter().all(|b| *b > 0.0), "{:?}", want.balance);
     for r in [one, Ranks { dp: 2, ep: 2, ..one }, Ranks { dp: 2, ep: 2, sharded: true, ..split() }] {

@@ -91,6 +91,29 @@ fn qwen3_experts() {
     check("qwen3moe", (qwen::from_hf, qwen::mapping));
 }
 
+/// Layers without experts, as `config.json` lists or counts them, have Llama's names.
+#[test]
+fn qwen3_experts_in_some_layers() {
+    let text = std::fs::read_to_string(golden("hf/qwen3moe/config.json")).unwrap();
+    let with = |only: serde_json::Value, step: u64| {
+        let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+        config["num_hidden_layers"] = 4.into();
+        config["mlp_only_layers"] = only;
+        config["decoder_sparse_step"] = step.into();
+        qwen::from_hf(&config)
+    };
+    let dense = |only: &[u64], step: u64| with(only.into(), step).unwrap().dense_layers;
+    assert!(dense(&[], 1).is_empty());
+    assert_eq!(dense(&[2], 1), [2]);
+    assert_eq!(dense(&[1], 2), [0, 1, 2]);
+    assert!(with([0, 1, 2, 3][..].into(), 1).unwrap_err().to_string().contains("at least one layer with experts"));
+    let names: Vec<String> =
+        qwen::mapping(&with([2][..].into(), 1).unwrap()).into_iter().map(|(name, _)| name).collect();
+    let has = |name: &str| names.iter().any(|n| n == name);
+    assert!(has("decoder.layers.1.mlp.router.weight") && !has("decoder.layers.1.mlp.linear_fc1.weight"));
+    assert!(has("decoder.layers.2.mlp.linear_fc1.weight") && !has("decoder.layers.2.mlp.router.weight"));
+}
+
 /// Megatron-core's golden mixture of experts, as a Mixtral: our names give the very tensors.
 #[test]
 fn mixtral_is_the_golden_moe_of_megatron() {

@@ -33,6 +33,7 @@ fn config(name: &str) -> ModelConfig {
                 count: 4,
                 chosen: 2,
                 ffn: 48,
+                shared_ffn: 0,
                 pre_softmax: false,
                 balance: 0.01,
                 z_loss: 0.0,
@@ -43,6 +44,12 @@ fn config(name: &str) -> ModelConfig {
             let moe = config("moe");
             let experts = moe.experts.map(|e| ExpertsConfig { pre_softmax: true, z_loss: 0.001, ..e });
             ModelConfig { experts, ..moe }
+        }
+        // experts in the first and last of three layers, and one expert that all tokens pass
+        "moe_shared" => {
+            let moe = config("moe");
+            let experts = moe.experts.map(|e| ExpertsConfig { shared_ffn: 40, ..e });
+            ModelConfig { num_layers: 3, dense_layers: vec![1], experts, ..moe }
         }
         other => panic!("no golden model {other}"),
     };
@@ -167,6 +174,15 @@ fn qwen3() {
 fn moe() {
     check_model("moe", Recomputation::None);
     check_training("moe");
+}
+
+#[test]
+fn moe_with_shared_experts_around_a_dense_layer() {
+    let parts = Recomputation::Selective { core_attention: true, mlp: true, layernorm: true };
+    for recompute in [Recomputation::None, Recomputation::Uniform { layers: 2 }, parts] {
+        check_model("moe_shared", recompute);
+    }
+    check_training("moe_shared");
 }
 
 #[test]

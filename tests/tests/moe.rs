@@ -28,7 +28,7 @@ use ferrotron_train::step::Leave;
 const STEPS: usize = 20;
 
 fn experts(count: usize, chosen: usize) -> ExpertsConfig {
-    ExpertsConfig { count, chosen, ffn: 20, pre_softmax: false, balance: 0.02, z_loss: 0.001 }
+    ExpertsConfig { count, chosen, ffn: 20, shared_ffn: 0, pre_softmax: false, balance: 0.02, z_loss: 0.001 }
 }
 
 fn llama(e: ExpertsConfig) -> ModelConfig {
@@ -106,6 +106,31 @@ fn experts_without_a_row_and_biases() {
     check_all("gpt", &gpt(), &layouts);
 }
 
+/// Shared experts in two blocks of four, dense blocks first and third.
+#[test]
+fn shared_experts_and_dense_layers() {
+    let e = ExpertsConfig { shared_ffn: 12, ..experts(4, 2) };
+    let c = ModelConfig { dense_layers: vec![0, 2], ..llama(e) };
+    let layouts = [
+        Ranks { dp: 4, ep: 2, ..SHARDED },
+        Ranks { tp: 2, ..BASE },
+        Ranks { tp: 2, dp: 2, ep: 2, sp: true, kind: ZbH1, ..SHARDED },
+        Ranks { tp: 2, dp: 2, etp: 1, ep: 4, sp: true, ..SHARDED },
+        Ranks { pp: 2, dp: 2, ep: 2, chunks: 2, kind: Interleaved, ..SHARDED },
+        Ranks { pp: 2, dp: 2, ep: 2, kind: ZbH1, ..SHARDED },
+        Ranks { tp: 2, cp: 2, dp: 2, ep: 2, sp: true, ..SHARDED },
+    ];
+    check_all("shared experts", &c, &layouts);
+    let want = train(&c, DType::F32, BASE, 5);
+    for recompute in [
+        Recomputation::Uniform { layers: 3 },
+        Recomputation::Selective { core_attention: true, mlp: true, layernorm: true },
+    ] {
+        let r = Ranks { tp: 2, dp: 2, ep: 2, sp: true, ..SHARDED };
+        agree("recomputed", &r, &train(&ModelConfig { recompute, ..c.clone() }, DType::F32, r, 5), &want);
+    }
+}
+
 #[test]
 fn recomputed_blocks_count_their_losses_once() {
     let plain = llama(experts(4, 2));
@@ -150,7 +175,8 @@ fn bf16_stays_close() {
 /// One expert is an MLP: the golden-tested dense model is the reference.
 #[test]
 fn one_expert_is_the_dense_model() {
-    let only = ExpertsConfig { count: 1, chosen: 1, ffn: 48, pre_softmax: false, balance: 0.0, z_loss: 0.0 };
+    let only =
+        ExpertsConfig { count: 1, chosen: 1, ffn: 48, shared_ffn: 0, pre_softmax: false, balance: 0.0, z_loss: 0.0 };
     let (moe, dense) = (llama(only), ModelConfig { experts: None, ..llama(only) });
     let device = || -> Arc<dyn Device> { Arc::new(CpuDevice::new(CpuConfig::default()).unwrap()) };
     let (mut moe, mut dense) = (rig(device(), &moe, DType::F32).unwrap(), rig(device(), &dense, DType::F32).unwrap());
@@ -231,6 +257,7 @@ fn layer_on(fabric: &dyn Fabric, rows: &[usize], experts: usize, chosen: usize, 
         experts,
         chosen,
         ffn: 7,
+        shared_ffn: 0,
         activation: Activation::Silu,
         gated: true,
         bias: true,

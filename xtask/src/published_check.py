@@ -25,6 +25,7 @@ OURS = {
     "qwen3": LLAMA + "--qk-layernorm --kv-channels 16 --group-query-attention --num-query-groups 2",
     "mixtral": LLAMA + "--untie-embeddings-and-output-weights" + EXPERTS,
     "qwen3_moe": LLAMA + "--qk-layernorm --untie-embeddings-and-output-weights" + EXPERTS,
+    "qwen3_moe, every other layer dense": LLAMA + "--qk-layernorm --untie-embeddings-and-output-weights --moe-layer-freq 2" + EXPERTS,
 }
 TRAINED = (
     "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 "

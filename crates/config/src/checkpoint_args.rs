@@ -65,6 +65,8 @@ pub const SHAPE: &[&str] = &[
     "moe_router_topk",
     "moe_ffn_hidden_size",
     "moe_shared_expert_intermediate_size",
+    "first_k_dense_replace",
+    "n_shared_experts",
     "moe_router_pre_softmax",
     "moe_router_score_function",
     "multi_latent_attention",

@@ -428,7 +428,7 @@ fn exit_codes() {
     };
     assert_eq!(code("", 1), 0);
     assert_eq!(code("--num-experts 4", 1), 0);
-    assert_eq!(code("--num-experts 4 --moe-layer-freq 2", 1), 3);
+    assert_eq!(code("--num-experts 4 --moe-router-load-balancing-type sinkhorn", 1), 3);
     assert_eq!(code("--num-experts 4 --min-lr 1", 1), 2);
     assert_eq!(code("--typo", 1), 2);
     let parsed = parse(&Table::pretrain(), &words("--lr 1 --lr 2"), &|_| Err(std::io::Error::other("")));

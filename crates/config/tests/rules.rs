@@ -304,6 +304,14 @@ fn what_experts_come_to() {
     assert_eq!((with.num_experts, with.router_topk, with.ffn_hidden_size), (8, 3, 40));
     assert_eq!((with.aux_loss_coeff, with.z_loss_coeff, with.router_pre_softmax), (0.01, 0.001, true));
     assert_eq!(moe("none").aux_loss_coeff, 0.0);
+    let dense = |flags: &str| tiny(&format!("--num-experts 4 {flags}")).config.model.moe.expect("experts").dense_layers;
+    assert_eq!(dense(""), []);
+    assert_eq!(dense("--moe-layer-freq 2"), [1, 3]);
+    assert_eq!(dense("--moe-layer-freq ([0]*1+[1]*3)"), [0]);
+    assert_eq!(dense("--moe-layer-freq 2 --first-k-dense-replace 1"), [0, 1, 3]);
+    assert_eq!(dense("--moe-layer-freq -1 --first-k-dense-replace -1"), [], "MindSpeed-LLM's Qwen 3");
+    let shared = tiny("--num-experts 4 --disable-bias-linear --moe-shared-expert-intermediate-size 40");
+    assert_eq!(shared.config.model.moe.expect("experts").shared_ffn_hidden_size, 40);
 }
 
 #[test]

@@ -58,6 +58,10 @@ pub fn arguments(dir: &Path) -> Result<Map<String, Value>> {
             "num_experts": e.count, "moe_router_topk": e.chosen, "moe_ffn_hidden_size": e.ffn,
             "moe_router_pre_softmax": e.pre_softmax,
         }));
+        if !c.dense_layers.is_empty() {
+            let pattern: Vec<usize> = (0..c.num_layers).map(|i| c.has_experts(i).into()).collect();
+            add(json!({ "moe_layer_freq": pattern }));
+        }
     }
     if dir.join("tokenizer.json").is_file() {
         let dir = dir.to_string_lossy();

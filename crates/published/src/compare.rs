@@ -21,10 +21,17 @@ pub fn compare(theirs: &ModelConfig, ours: &ModelConfig) -> (Vec<String>, Vec<St
             sizes("--num-experts", a.count, b.count);
             sizes("--moe-router-topk", a.chosen, b.chosen);
             sizes("--moe-ffn-hidden-size", a.ffn, b.ffn);
+            sizes("--moe-shared-expert-intermediate-size", a.shared_ffn, b.shared_ffn);
             sizes("--moe-router-pre-softmax", a.pre_softmax.into(), b.pre_softmax.into());
         }
         (None, None) => sizes("--ffn-hidden-size", theirs.ffn, ours.ffn),
         (a, b) => sizes("--num-experts", a.map_or(0, |e| e.count), b.map_or(0, |e| e.count)),
+    }
+    if theirs.dense_layers != ours.dense_layers {
+        let (a, b) = (&theirs.dense_layers, &ours.dense_layers);
+        wrong.push(format!("layers without experts (--moe-layer-freq): {a:?} there, {b:?} here"));
+    } else if !theirs.dense_layers.is_empty() && theirs.ffn != ours.ffn {
+        wrong.push(format!("--ffn-hidden-size: {} there, {} here", theirs.ffn, ours.ffn));
     }
     if ours.vocab < theirs.vocab {
         wrong.push(format!(

@@ -111,12 +111,15 @@ impl Family {
         if c.norm != NormKind::Rms || !c.gated || c.activation != Activation::Silu || c.linear_bias {
             return no("rotations but not RMSNorm, SwiGLU and linear layers without biases");
         }
+        if c.experts.is_some_and(|e| e.shared_ffn > 0) {
+            return no("shared experts");
+        }
         match (c.experts, c.qkv_bias, c.qk_norm) {
             (None, false, false) => Ok(Family::Llama),
             (None, true, false) => Ok(Family::Qwen2),
             (None, false, true) => Ok(Family::Qwen3),
             (Some(_), false, true) => Ok(Family::Qwen3Moe),
-            (Some(e), false, false) if !e.pre_softmax => Ok(Family::Mixtral),
+            (Some(e), false, false) if !e.pre_softmax && c.dense_layers.is_empty() => Ok(Family::Mixtral),
             _ => no("these biases, head norms and experts together"),
         }
     }
@@ -184,7 +187,7 @@ impl Family {
                     }
                     _ => json!({
                         "num_experts": e.count, "moe_intermediate_size": e.ffn, "norm_topk_prob": !e.pre_softmax,
-                        "decoder_sparse_step": 1, "mlp_only_layers": [],
+                        "decoder_sparse_step": 1, "mlp_only_layers": c.dense_layers,
                     }),
                 },
             );

@@ -20,6 +20,8 @@ pub struct GptShape {
     pub kv_channels: u64,
     /// f.
     pub ffn_hidden_size: u64,
+    /// So many layers have this f instead: dense ones among those with experts.
+    pub other_ffn: Option<(u64, u64)>,
     /// The MLP is gated (SwiGLU and relatives): three products instead of two.
     pub gated_mlp: bool,
     /// s.
@@ -39,10 +41,16 @@ impl GptShape {
 
         let projections = hidden * (query + 2.0 * key_value) + query * hidden;
         let core = query * seq;
-        let mlp = mlp_products * hidden * self.ffn_hidden_size as f64;
+        let mlps = mlp_products * hidden * self.ffn_of_all_layers() as f64;
         let logits = hidden * self.padded_vocab_size as f64;
-        let per_token = 6.0 * (self.num_layers as f64 * (projections + core + mlp) + logits);
+        let per_token = 6.0 * (self.num_layers as f64 * (projections + core) + mlps + logits);
         batch_size as f64 * seq * per_token
+    }
+
+    /// f, summed over the layers.
+    fn ffn_of_all_layers(&self) -> u64 {
+        let (others, f) = self.other_ffn.unwrap_or_default();
+        self.num_layers.saturating_sub(others) * self.ffn_hidden_size + others * f
     }
 
     /// TFLOP/s of one of `world_size` devices when an iteration of `batch_size` sequences takes `seconds`.
@@ -71,21 +79,22 @@ pub struct ParameterOptions {
 impl GptShape {
     /// Parameters of the whole model. Exact: the numbers of the initialised model.
     pub fn parameters(&self, o: &ParameterOptions) -> u64 {
-        let (h, f) = (self.hidden_size, self.ffn_hidden_size);
+        let h = self.hidden_size;
         let query = self.kv_channels * self.num_attention_heads;
         let qkv = query + 2 * self.kv_channels * self.num_query_groups;
-        let first = if self.gated_mlp { 2 * f } else { f };
-        let weights = h * qkv + query * h + h * first + f * h;
-        let biases = match (o.linear_bias, o.qkv_bias) {
-            (true, _) => qkv + h + first + h,
-            (false, true) => qkv,
-            (false, false) => 0,
+        let (fs, gates) = (self.ffn_of_all_layers(), if self.gated_mlp { 2 } else { 1 });
+        let attention = h * qkv + query * h;
+        let mlps = (gates + 1) * fs * h;
+        let (biases, of_mlps) = match (o.linear_bias, o.qkv_bias) {
+            (true, _) => (qkv + h + h, gates * fs),
+            (false, true) => (qkv, 0),
+            (false, false) => (0, 0),
         };
         let norms = 2 * o.norm_parameters * h;
         let head_norms = if o.qk_layernorm { 2 * o.norm_parameters * self.kv_channels } else { 0 };
         let embeddings = self.padded_vocab_size * h * if o.tied_embeddings { 1 } else { 2 };
         let outside = embeddings + o.learned_positions * h + o.norm_parameters * h;
-        self.num_layers * (weights + biases + norms + head_norms) + outside
+        self.num_layers * (attention + biases + norms + head_norms) + mlps + of_mlps + outside
     }
 
     /// Operations of an iteration when the attention core is counted over the whole square, as releases before 2025 and the

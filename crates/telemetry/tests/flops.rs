@@ -11,6 +11,7 @@ const LLAMA3_70B: GptShape = GptShape {
     num_query_groups: 8,
     kv_channels: 128,
     ffn_hidden_size: 28672,
+    other_ffn: None,
     gated_mlp: true,
     seq_length: 8192,
     padded_vocab_size: 128256,
@@ -36,6 +37,7 @@ fn reproduces_published_throughput() {
             num_query_groups: int(3),
             kv_channels: int(4),
             ffn_hidden_size: int(5),
+            other_ffn: None,
             gated_mlp: true,
             seq_length: int(6),
             padded_vocab_size: int(7),
@@ -74,6 +76,7 @@ fn equals_the_2021_formula_with_half_the_attention() {
         num_query_groups: 96,
         kv_channels: 128,
         ffn_hidden_size: 4 * 12288,
+        other_ffn: None,
         gated_mlp: false,
         seq_length: 2048,
         padded_vocab_size: 51200,
@@ -109,6 +112,7 @@ fn gpt(
         num_query_groups: num_attention_heads,
         kv_channels: hidden_size / num_attention_heads,
         ffn_hidden_size: 4 * hidden_size,
+        other_ffn: None,
         gated_mlp: false,
         seq_length,
         padded_vocab_size,
@@ -257,6 +261,7 @@ fn parameters_of_public_models() {
         num_attention_heads: 28,
         num_query_groups: 4,
         ffn_hidden_size: 18944,
+        other_ffn: None,
         padded_vocab_size: 152064,
         ..LLAMA3_70B
     };
@@ -266,6 +271,7 @@ fn parameters_of_public_models() {
         hidden_size: 4096,
         num_attention_heads: 32,
         ffn_hidden_size: 12288,
+        other_ffn: None,
         padded_vocab_size: 151936,
         ..LLAMA3_70B
     };

@@ -300,7 +300,13 @@ fn shape(c: &Config, vocab: usize) -> GptShape {
     let m = &c.model;
     // The experts that a token passes are as much work as one MLP of their widths together. (Megatron counts no more of
     // a mixture of experts: neither its router nor the ways of its tokens.)
-    let width = m.moe.as_ref().map_or(m.ffn_hidden_size, |e| e.ffn_hidden_size * e.router_topk);
+    let (width, other_ffn) = match &m.moe {
+        None => (m.ffn_hidden_size, None),
+        Some(e) => {
+            let dense = (e.dense_layers.len() as u64, m.ffn_hidden_size as u64);
+            (e.ffn_hidden_size * e.router_topk + e.shared_ffn_hidden_size, (dense.0 > 0).then_some(dense))
+        }
+    };
     GptShape {
         num_layers: m.num_layers as u64,
         hidden_size: m.hidden_size as u64,
@@ -308,6 +314,7 @@ fn shape(c: &Config, vocab: usize) -> GptShape {
         num_query_groups: m.num_query_groups as u64,
         kv_channels: m.kv_channels as u64,
         ffn_hidden_size: width as u64,
+        other_ffn,
         gated_mlp: m.activation.is_gated(),
         seq_length: c.data.seq_length as u64,
         padded_vocab_size: vocab as u64,

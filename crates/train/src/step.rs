@@ -256,7 +256,7 @@ impl Trainer {
     fn aux_losses(&self, stats: &[f32], samples: u64) -> Vec<(&'static str, f32)> {
         let Some(experts) = &self.model.experts else { return vec![] };
         let micro_batches = samples as f32 / self.config.train.micro_batch_size as f32;
-        let layers = self.model.num_layers as f32;
+        let layers = self.model.expert_layers() as f32;
         let tokens = samples as f32 * self.config.data.seq_length as f32;
         let mut losses = vec![];
         if experts.balance > 0.0 {

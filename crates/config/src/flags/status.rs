@@ -29,7 +29,8 @@ const ACTS: &[&str] = &[
     // mixture of experts
     "--num-experts", "--moe-ffn-hidden-size", "--moe-router-topk", "--moe-router-pre-softmax", "--norm-topk-prob",
     "--moe-router-score-function", "--moe-router-dtype", "--moe-router-load-balancing-type", "--moe-aux-loss-coeff",
-    "--moe-z-loss-coeff", "--moe-token-dispatcher-type", "--expert-tensor-parallel-size",
+    "--moe-z-loss-coeff", "--moe-token-dispatcher-type", "--expert-tensor-parallel-size", "--moe-layer-freq",
+    "--first-k-dense-replace", "--moe-shared-expert-intermediate-size", "--n-shared-experts",
     // dropout, initial weights, vocabulary
     "--hidden-dropout", "--attention-dropout", "--init-method-std", "--embedding-init-method-std", "--seed",
     "--untie-embeddings-and-output-weights", "--make-vocab-size-divisible-by", "--padded-vocab-size",
@@ -238,7 +239,7 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
     (
         "concerns mixture-of-experts layers, and acts only with --num-experts",
         &[
-            "--moe-layer-freq", "--moe-loss-coeff", "--moe-train-capacity-factor", "--moe-eval-capacity-factor",
+            "--moe-loss-coeff", "--moe-train-capacity-factor", "--moe-eval-capacity-factor",
             "--moe-min-capacity",
         ],
     ),
@@ -247,6 +248,7 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
         &[
             "--moe-grouped-gemm", "--moe-permute-fusion", "--moe-permutation-async-comm", "--moe-alltoall-overlap-comm",
             "--moe-allgather-overlap-comm", "--moe-fb-overlap", "--use-fused-moe-token-permute-and-unpermute",
+            "--moe-shared-expert-overlap",
         ],
     ),
     (

@@ -26,7 +26,7 @@ pub struct ModelConfig {
     pub norm: NormConfig,
     /// Feed-forward activation.
     pub activation: Activation,
-    /// Experts in the place of each layer's feed-forward network.
+    /// Experts in the place of feed-forward networks.
     pub moe: Option<MoeConfig>,
     /// Position information.
     pub position: PositionKind,
@@ -61,12 +61,16 @@ pub struct ModelConfig {
 /// Mixture of experts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MoeConfig {
-    /// Experts of each layer, over all ranks.
+    /// Experts of each layer that has them, over all ranks.
     pub num_experts: usize,
+    /// Layers that have an MLP instead, counted from 0, in order.
+    pub dense_layers: Vec<usize>,
     /// Experts that a token passes.
     pub router_topk: usize,
     /// Width of an expert.
     pub ffn_hidden_size: usize,
+    /// Width of the experts that every token passes, together; 0 for none.
+    pub shared_ffn_hidden_size: usize,
     /// Weights are scores over all experts, not over the chosen.
     pub router_pre_softmax: bool,
     /// Coefficient of the balancing loss; 0 for none.

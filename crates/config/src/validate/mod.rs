@@ -111,7 +111,7 @@ pub fn validate(
         Some("cuda") => DeviceKind::Cuda,
         _ => DeviceKind::Auto,
     };
-    model.moe = moe::check(&mut c, &mut parallel, model.ffn_hidden_size);
+    model.moe = moe::check(&mut c, &mut parallel, &model);
     train.steps_before_graphs = vendor::graphs(&mut c, model.moe.is_some(), device);
     vendor::check(&mut c, &parallel, device);
     c.report_missing();

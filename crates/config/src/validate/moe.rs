@@ -1,10 +1,12 @@
 //! Rules of mixture-of-experts flags (Megatron: `TransformerConfig.__post_init__`, `validate_args`), and what they come
 //! to. None of them speaks for a dense model, save that expert sizes need experts and that other flags have no effect.
 
+mod layers;
+
 use super::NoticeKind;
 use super::checker::Checker;
 use crate::flags::Source;
-use crate::settings::{MoeConfig, ParallelConfig};
+use crate::settings::{ModelConfig, MoeConfig, ParallelConfig};
 use crate::value::Value;
 
 const DISPATCHER: &str = "--moe-token-dispatcher-type";
@@ -16,7 +18,11 @@ const ETP: &str = "--expert-tensor-parallel-size";
 const ETP_DEST: &str = "expert_tensor_parallel_size";
 
 /// Flags that act here, but not for a dense model, which scripts often give them all the same.
-const ONLY_WITH_EXPERTS: [&str; 10] = [
+const ONLY_WITH_EXPERTS: [&str; 14] = [
+    "moe_layer_freq",
+    "first_k_dense_replace",
+    "moe_shared_expert_intermediate_size",
+    "n_shared_experts",
     "moe_router_topk",
     "moe_token_dispatcher_type",
     "moe_router_load_balancing_type",
@@ -29,8 +35,8 @@ const ONLY_WITH_EXPERTS: [&str; 10] = [
     ETP_DEST,
 ];
 
-/// The experts of each layer; `None` for a dense model, whose width is `ffn`.
-pub(super) fn check(c: &mut Checker, p: &mut ParallelConfig, ffn: usize) -> Option<MoeConfig> {
+/// The experts of the layers of model `m`; `None` for a dense one.
+pub(super) fn check(c: &mut Checker, p: &mut ParallelConfig, m: &ModelConfig) -> Option<MoeConfig> {
     if !has_experts(c) {
         dense(c);
         return None;
@@ -54,7 +60,7 @@ pub(super) fn check(c: &mut Checker, p: &mut ParallelConfig, ffn: usize) -> Opti
     }
     not_there_yet(c);
     expert_ranks(c, p, etp);
-    shape(c, p, ffn)
+    shape(c, p, m)
 }
 
 /// Flags that act only with experts.
@@ -78,15 +84,6 @@ fn not_there_yet(c: &mut Checker) {
     if matches!(c.args.value("num_experts"), Value::List(_)) {
         c.planned(&["--num-experts"], "--num-experts with a number for each layer is not there yet").legal =
             Some("one number".into());
-    }
-    let every = |v: &Value| match v {
-        Value::Int(n) => *n == 1,
-        Value::List(layers) => layers.iter().all(|l| matches!(l, Value::Int(1))),
-        _ => true,
-    };
-    if !every(c.args.value("moe_layer_freq")) {
-        c.planned(&["--moe-layer-freq"], "dense layers among those with experts are not there yet").legal =
-            Some("--moe-layer-freq 1".into());
     }
     let balancing = balancing(c);
     if balancing.len() > 1 || !matches!(balancing.first().map(String::as_str), None | Some("aux_loss" | "none")) {
@@ -139,7 +136,8 @@ fn expert_ranks(c: &mut Checker, p: &mut ParallelConfig, etp: usize) {
     }
 }
 
-fn shape(c: &mut Checker, p: &ParallelConfig, ffn: usize) -> Option<MoeConfig> {
+fn shape(c: &mut Checker, p: &ParallelConfig, m: &ModelConfig) -> Option<MoeConfig> {
+    let ffn = m.ffn_hidden_size;
     let num_experts = c.args.int("num_experts").and_then(|n| usize::try_from(n).ok())?;
     let given = c.size("moe_ffn_hidden_size");
     if given.is_none() && !c.args.is_broken("moe_ffn_hidden_size") {
@@ -164,8 +162,10 @@ fn shape(c: &mut Checker, p: &ParallelConfig, ffn: usize) -> Option<MoeConfig> {
     }
     Some(MoeConfig {
         num_experts,
+        dense_layers: layers::dense(c, m.num_layers),
         router_topk: c.size("moe_router_topk").unwrap_or(2),
         ffn_hidden_size: width,
+        shared_ffn_hidden_size: layers::shared(c, p, m, width),
         // Scores of all experts, of the chosen divided by their sum (--norm-topk-prob), are a softmax over the chosen.
         router_pre_softmax: c.args.flag("moe_router_pre_softmax") && !c.args.flag("norm_topk_prob"),
         aux_loss_coeff: if balanced { aux_loss_coeff } else { 0.0 },

@@ -5,13 +5,16 @@ use crate::hf::{Mapping, Source};
 
 /// Our parameters and their sources.
 pub fn mapping(c: &ModelConfig) -> Mapping {
-    with_feed_forward(c, |ours, theirs| {
-        let fc1 = ["gate", "up"].map(|x| format!("{theirs}.mlp.{x}_proj.weight"));
-        vec![
-            (format!("{ours}.mlp.linear_fc1.weight"), Source::Stacked(fc1.to_vec())),
-            (format!("{ours}.mlp.linear_fc2.weight"), Source::Same(format!("{theirs}.mlp.down_proj.weight"))),
-        ]
-    })
+    with_feed_forward(c, |_, ours, theirs| mlp(ours, theirs))
+}
+
+/// An MLP's names, by our and their block.
+fn mlp(ours: &str, theirs: &str) -> Mapping {
+    let fc1 = ["gate", "up"].map(|x| format!("{theirs}.mlp.{x}_proj.weight"));
+    vec![
+        (format!("{ours}.mlp.linear_fc1.weight"), Source::Stacked(fc1.to_vec())),
+        (format!("{ours}.mlp.linear_fc2.weight"), Source::Same(format!("{theirs}.mlp.down_proj.weight"))),
+    ]
 }
 
 /// What descendants with experts call them.
@@ -26,10 +29,13 @@ pub(crate) struct ExpertNames {
     pub down: &'static str,
 }
 
-/// The same with experts in the place of the MLP.
+/// The same with experts in the place of the MLP, where the model has them.
 pub(crate) fn mapping_with_experts(c: &ModelConfig, n: &ExpertNames) -> Mapping {
     let experts = c.experts.map_or(0, |e| e.count);
-    with_feed_forward(c, |ours, theirs| {
+    with_feed_forward(c, |i, ours, theirs| {
+        if !c.has_experts(i) {
+            return mlp(ours, theirs);
+        }
         let folder = format!("{theirs}.{}", n.folder);
         let mut m = vec![(format!("{ours}.mlp.router.weight"), Source::Same(format!("{folder}.gate.weight")))];
         for e in 0..experts {
@@ -42,8 +48,8 @@ pub(crate) fn mapping_with_experts(c: &ModelConfig, n: &ExpertNames) -> Mapping 
     })
 }
 
-/// Names of everything but the feed-forward layers, for which `of` is asked by our and their block.
-fn with_feed_forward(c: &ModelConfig, of: impl Fn(&str, &str) -> Mapping) -> Mapping {
+/// Names of everything but the feed-forward layers, for which `of` is asked by number, and our and their block.
+fn with_feed_forward(c: &ModelConfig, of: impl Fn(usize, &str, &str) -> Mapping) -> Mapping {
     let same = |ours: &str, theirs: &str| (ours.to_string(), Source::Same(theirs.into()));
     let mut m = vec![same("embedding.word_embeddings.weight", "model.embed_tokens.weight")];
     for i in 0..c.num_layers {
@@ -66,7 +72,7 @@ fn with_feed_forward(c: &ModelConfig, of: impl Fn(&str, &str) -> Mapping) -> Map
             names.push(("self_attention.k_layernorm", "self_attn.k_norm"));
         }
         m.extend(names.iter().map(|(a, b)| same(&format!("{ours}.{a}.weight"), &format!("{theirs}.{b}.weight"))));
-        m.extend(of(&ours, &theirs));
+        m.extend(of(i, &ours, &theirs));
     }
     m.push(same("decoder.final_layernorm.weight", "model.norm.weight"));
     if !c.tied {

@@ -16,6 +16,7 @@ pub fn from_hf(config: &serde_json::Value) -> Result<ModelConfig, HfError> {
         count: f.size("num_local_experts")?,
         chosen: f.size("num_experts_per_tok")?,
         ffn: c.ffn,
+        shared_ffn: 0,
         pre_softmax: false,
         balance: 0.0,
         z_loss: 0.0,

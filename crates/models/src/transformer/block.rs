@@ -23,25 +23,29 @@ pub type Block<F> = Chain<AttentionHalf, FeedForwardHalf<F>>;
 pub trait FeedForward: SavesInput<Out = Tensor> {
     /// Its shape.
     type Config;
+    /// Registers the parameters of block `index` under `name` (`decoder.layers.3.mlp`).
+    fn new(b: &mut Builder<'_>, name: &str, index: usize, c: &Self::Config) -> Self;
     /// `--recompute-modules mlp` means it.
-    const IS_MLP: bool;
-    /// Registers the parameters under `name` (`decoder.layers.3.mlp`).
-    fn new(b: &mut Builder<'_>, name: &str, c: &Self::Config) -> Self;
+    fn is_mlp(&self) -> bool;
 }
 
 impl FeedForward for Mlp {
     type Config = MlpConfig;
-    const IS_MLP: bool = true;
-    fn new(b: &mut Builder<'_>, name: &str, c: &MlpConfig) -> Mlp {
+    fn new(b: &mut Builder<'_>, name: &str, _: usize, c: &MlpConfig) -> Mlp {
         Mlp::new(b, name, c)
+    }
+    fn is_mlp(&self) -> bool {
+        true
     }
 }
 
 impl FeedForward for Moe {
     type Config = MoeConfig;
-    const IS_MLP: bool = false;
-    fn new(b: &mut Builder<'_>, name: &str, c: &MoeConfig) -> Moe {
+    fn new(b: &mut Builder<'_>, name: &str, _: usize, c: &MoeConfig) -> Moe {
         Moe::new(b, name, c)
+    }
+    fn is_mlp(&self) -> bool {
+        false
     }
 }
 
@@ -76,10 +80,11 @@ pub fn block<F: FeedForward>(
         inner: PreNorm {
             recompute: norm,
             norm: pre_norm(b, "pre_mlp_layernorm"),
-            inner: F::new(b, &format!("{name}.mlp"), f),
+            inner: F::new(b, &format!("{name}.mlp"), index, f),
         },
     };
-    Chain(attention, Recompute { on: mlp && F::IS_MLP, inner: feed_forward })
+    let on = mlp && feed_forward.inner.inner.is_mlp();
+    Chain(attention, Recompute { on, inner: feed_forward })
 }
 
 fn attention_config(c: &ModelConfig, rope: Option<&Rope>, recompute_core: bool) -> AttentionConfig {
@@ -101,7 +106,7 @@ fn attention_config(c: &ModelConfig, rope: Option<&Rope>, recompute_core: bool) 
     }
 }
 
-/// The MLP of a model without experts.
+/// The MLP of blocks without experts.
 pub(super) fn mlp_config(c: &ModelConfig) -> MlpConfig {
     MlpConfig {
         hidden: c.hidden,
@@ -122,6 +127,7 @@ pub(super) fn moe_config(c: &ModelConfig) -> Option<MoeConfig> {
         experts: e.count,
         chosen: e.chosen,
         ffn: e.ffn,
+        shared_ffn: e.shared_ffn,
         activation: c.activation,
         gated: c.gated,
         bias: c.linear_bias,

@@ -11,6 +11,7 @@ use ferrotron_schedule::ChunkPlan;
 
 use super::block::{FeedForward, Stack, block, mlp_config, moe_config};
 use super::config::{ModelConfig, Position, Recomputation};
+use super::mixed::{Mixed, MixedConfig};
 
 /// The layers of one virtual stage.
 pub struct Model {
@@ -40,7 +41,11 @@ pub fn build(b: &mut Builder<'_>, c: &ModelConfig, chunks: &[ChunkPlan]) -> Resu
             let unit = Unit { blocks, recompute, first: i == 0, last: i == last };
             layers.push(match moe_config(c) {
                 None => stack::<Mlp>(b, c, &mlp_config(c), rope.as_ref(), unit),
-                Some(f) => stack::<Moe>(b, c, &f, rope.as_ref(), unit),
+                Some(f) if c.dense_layers.is_empty() => stack::<Moe>(b, c, &f, rope.as_ref(), unit),
+                Some(experts) => {
+                    let f = MixedConfig { dense: mlp_config(c), experts, dense_layers: c.dense_layers.clone() };
+                    stack::<Mixed>(b, c, &f, rope.as_ref(), unit)
+                }
             });
         }
         let head = plan.head.then(|| {

@@ -56,7 +56,7 @@ pub enum Recomputation {
     },
 }
 
-/// The experts of each layer.
+/// The experts of each layer that has them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExpertsConfig {
     /// E.
@@ -65,6 +65,8 @@ pub struct ExpertsConfig {
     pub chosen: usize,
     /// F of an expert.
     pub ffn: usize,
+    /// F of the experts that every token passes, together; 0 for none (`--moe-shared-expert-intermediate-size`).
+    pub shared_ffn: usize,
     /// Weights are the scores of all experts, not a softmax over the chosen.
     pub pre_softmax: bool,
     /// Coefficient of the balancing loss; 0 for none.
@@ -84,6 +86,8 @@ pub struct ModelConfig {
     pub ffn: usize,
     /// Experts in the place of the MLP.
     pub experts: Option<ExpertsConfig>,
+    /// Blocks that have an MLP all the same, counted from 0, in order (`--moe-layer-freq`).
+    pub dense_layers: Vec<usize>,
     /// Query heads.
     pub heads: usize,
     /// KV groups.
@@ -145,6 +149,7 @@ impl ModelConfig {
             hidden,
             ffn: 4 * hidden,
             experts: None,
+            dense_layers: vec![],
             heads,
             groups: heads,
             head_dim: hidden / heads.max(1),
@@ -187,6 +192,16 @@ impl ModelConfig {
             tied: false,
             ..ModelConfig::gpt(num_layers, hidden, heads, 0, 0)
         }
+    }
+
+    /// Whether block `index` has experts.
+    pub fn has_experts(&self, index: usize) -> bool {
+        self.experts.is_some() && !self.dense_layers.contains(&index)
+    }
+
+    /// Blocks with experts.
+    pub fn expert_layers(&self) -> usize {
+        (0..self.num_layers).filter(|&i| self.has_experts(i)).count()
     }
 
     /// The norm.

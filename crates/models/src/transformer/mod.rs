@@ -3,6 +3,7 @@
 mod block;
 mod build;
 mod config;
+mod mixed;
 
 pub use block::{Block, FeedForward, Stack};
 pub use build::{Model, build};

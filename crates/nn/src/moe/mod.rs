@@ -9,6 +9,9 @@
 //! parts of a row's result meet in one reduction, as in any row-parallel layer. Experts that are whole on each rank:
 //! each routes and sends its own rows.
 //!
+//! Shared experts (Dai et al., DeepSeekMoE, 2024; megatron/core/transformer/moe/shared_experts.py): one MLP, split over the
+//! tensor-parallel group as any, that every token passes beside its K; its result is added. It has no biases.
+//!
 //! Saved: x, routing, the experts' inputs, fc1's outputs, and the rows that came back (whose products with dy are the
 //! gradients of the weights). K times the rows of a dense MLP.
 
@@ -20,8 +23,9 @@ use ferrotron_device::ops::Activation;
 use ferrotron_device::{Result, Tensor};
 use ferrotron_runtime::{Ctx, Layer, Micro, Tensors, WeightGrads};
 
-use crate::Builder;
 use crate::compose::SavesInput;
+use crate::mlp::{Mlp, MlpConfig};
+use crate::{Builder, linear::LinearGrad};
 
 use exchange::Exchange;
 use experts::{ExpertGrads, Experts};
@@ -38,6 +42,8 @@ pub struct MoeConfig {
     pub chosen: usize,
     /// F of an expert.
     pub ffn: usize,
+    /// F of all shared experts together; 0 for none.
+    pub shared_ffn: usize,
     /// The experts' function.
     pub activation: Activation,
     /// fc1 gives gate and up.
@@ -60,6 +66,7 @@ pub struct MoeConfig {
 pub struct Moe {
     router: Router,
     experts: Experts,
+    shared: Option<Mlp>,
     chosen: usize,
 }
 
@@ -72,6 +79,21 @@ pub struct MoeSaved {
     inner: (Tensor, Tensor),
     /// Results of this rank's rows.
     back: Tensor,
+    /// Of the shared experts' fc1.
+    shared: Option<Tensor>,
+}
+
+/// What the weights' gradients are made of.
+pub struct MoeGrads {
+    experts: ExpertGrads,
+    shared: Option<(LinearGrad, LinearGrad)>,
+}
+
+impl Tensors for MoeGrads {
+    fn each(&mut self, f: &mut dyn FnMut(&mut Tensor)) {
+        self.experts.each(f);
+        self.shared.each(f);
+    }
 }
 
 impl Tensors for MoeSaved {
@@ -81,13 +103,18 @@ impl Tensors for MoeSaved {
         self.exchange.each(f);
         self.inner.each(f);
         f(&mut self.back);
+        self.shared.each(f);
     }
 }
 
 impl Moe {
-    /// Registers the parameters under `name` (`decoder.layers.3.mlp`): router, then experts.
+    /// Registers the parameters under `name` (`decoder.layers.3.mlp`): router, experts, shared experts.
     pub fn new(b: &mut Builder<'_>, name: &str, c: &MoeConfig) -> Moe {
-        Moe { router: Router::new(b, name, c), experts: Experts::new(b, name, c), chosen: c.chosen }
+        let MoeConfig { hidden, activation, gated, std, out_std, shared_ffn, chosen, .. } = *c;
+        let (router, experts) = (Router::new(b, name, c), Experts::new(b, name, c));
+        let shared = MlpConfig { hidden, ffn: shared_ffn, activation, gated, bias: false, std, out_std };
+        let shared = (shared_ffn > 0).then(|| Mlp::new(b, &format!("{name}.shared_experts"), &shared));
+        Moe { router, experts, shared, chosen }
     }
 
     /// All rows that this rank routes.
@@ -105,9 +132,9 @@ impl Layer for Moe {
     type In = Tensor;
     type Out = Tensor;
     type Saved = MoeSaved;
-    type WGrad = ExpertGrads;
+    type WGrad = MoeGrads;
 
-    fn forward(&self, cx: &mut Ctx, _: &Micro, x: Tensor) -> Result<(Tensor, MoeSaved)> {
+    fn forward(&self, cx: &mut Ctx, mb: &Micro, x: Tensor) -> Result<(Tensor, MoeSaved)> {
         let full = self.gather(cx, x.clone())?;
         let routed = self.router.forward(cx, &full)?;
         let counts = exchange::gather_counts(cx, &routed.counts)?;
@@ -120,12 +147,22 @@ impl Layer for Moe {
         let mut out = cx.alloc([full.rows(), full.cols()])?;
         cx.ops().combine(&cx.stream, &back, &routed.place, Some(&routed.weights), &mut out)?;
         drop(full);
-        let out = self.reduce(cx, out)?;
-        Ok((out, MoeSaved { x, routed, exchange, inner: (rows, u), back }))
+        let mut out = self.reduce(cx, out)?;
+        let mut of_shared = None;
+        if let Some(shared) = &self.shared {
+            let (y, (_, u)) = shared.forward(cx, mb, x.clone())?;
+            cx.ops().add(&cx.stream, &out.clone(), &y, &mut out)?;
+            of_shared = Some(u);
+        }
+        Ok((out, MoeSaved { x, routed, exchange, inner: (rows, u), back, shared: of_shared }))
     }
 
-    fn backward(&self, cx: &mut Ctx, mb: &Micro, dy: Tensor, saved: MoeSaved) -> Result<(Tensor, ExpertGrads)> {
-        let MoeSaved { x, routed, exchange, inner: (rows, u), back } = saved;
+    fn backward(&self, cx: &mut Ctx, mb: &Micro, dy: Tensor, saved: MoeSaved) -> Result<(Tensor, MoeGrads)> {
+        let MoeSaved { x, routed, exchange, inner: (rows, u), back, shared } = saved;
+        let shared = match self.shared.as_ref().zip(shared) {
+            Some((mlp, u)) => Some(mlp.backward(cx, mb, dy.clone(), (x.clone(), u))?),
+            None => None,
+        };
         let dy = self.gather(cx, dy)?;
         let mut d_back = cx.alloc(*back.shape())?;
         let mut d_weights = cx.alloc_f32(*routed.weights.shape())?;
@@ -145,11 +182,23 @@ impl Layer for Moe {
         cx.ops().combine(&cx.stream, &d_rows.wait(), &routed.place, None, &mut dx)?;
         self.router.backward(cx, mb, &x, &routed, &d_weights, &mut dx)?;
         drop(x);
-        Ok((self.reduce(cx, dx)?, grads))
+        let mut dx = self.reduce(cx, dx)?;
+        let shared = match shared {
+            Some((of_shared, grads)) => {
+                cx.ops().add(&cx.stream, &dx.clone(), &of_shared, &mut dx)?;
+                Some(grads)
+            }
+            None => None,
+        };
+        Ok((dx, MoeGrads { experts: grads, shared }))
     }
 
-    fn weight_grad(&self, cx: &mut Ctx, _: &Micro, w: ExpertGrads) -> Result<()> {
-        self.experts.weight_grad(cx, w)
+    fn weight_grad(&self, cx: &mut Ctx, mb: &Micro, w: MoeGrads) -> Result<()> {
+        self.experts.weight_grad(cx, w.experts)?;
+        match self.shared.as_ref().zip(w.shared) {
+            Some((shared, grads)) => shared.weight_grad(cx, mb, grads),
+            None => Ok(()),
+        }
     }
 }
 
