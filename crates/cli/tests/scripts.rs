@@ -25,7 +25,7 @@ const DROPPED: &str = "\
     --pretrained-checkpoint --ckpt-step --use-checkpoint-args --use-checkpoint-opt_param-scheduler --finetune \
     --exit-on-missing-checkpoint --no-load-optim --no-load-rng --tensorboard-dir --wandb-project --wandb-exp-name \
     --wandb-save-dir --wandb-entity --profile --profile-step-start --profile-step-end --profile-ranks --profile-save-path \
-    --device --local-rank";
+    --device --local-rank --deepspeed_config";
 
 /// The value of a flag that stands last.
 fn value<'a>(argv: &'a [String], flag: &str) -> Option<&'a str> {

@@ -1,8 +1,10 @@
 //! Prints the reference pages of `docs`: `cargo run -p ferrotron-config --example flag_pages -- flags > docs/flags.md`,
-//! and the same with `rules` (`docs/flags-rules.md`) and `environment` (`docs/flags-environment.md`).
+//! and the same with `rules` (`docs/flags-rules.md`), `environment` (`docs/flags-environment.md`) and `deepspeed`
+//! (`docs/deepspeed.md`).
 
 use std::fmt::Write as _;
 
+use ferrotron_config::deepspeed::keys::{Fate, Shape as Wants, sections};
 use ferrotron_config::env::{Role, Shape, VARIABLES, Vendor};
 use ferrotron_config::flags::{Kind, Nargs, Row, Source, Status};
 use ferrotron_config::rules::{Outcome, RULES, Tag};
@@ -13,8 +15,9 @@ fn main() {
         Some("flags") => flags(),
         Some("rules") => rules(),
         Some("environment") => environment(),
+        Some("deepspeed") => deepspeed(),
         _ => {
-            eprintln!("usage: flag_pages flags|rules|environment");
+            eprintln!("usage: flag_pages flags|rules|environment|deepspeed");
             std::process::exit(2);
         }
     };
@@ -147,6 +150,63 @@ fn environment() -> String {
             Role::NoEffect(why) => format!("no effect: {why}"),
         };
         let _ = writeln!(out, "| `{}` | {} | {role} | {} |", v.name, cell(&legal), cell(v.help));
+    }
+    out
+}
+
+/// What stands before the tables of `docs/deepspeed.md`.
+const DEEPSPEED: &str = r#"# DeepSpeed's JSON file
+
+```
+deepspeed --num_gpus 8 pretrain_gpt.py ... --deepspeed --deepspeed_config ds.json
+```
+
+The file is read as DeepSpeed reads it: JSON, or Hjson with comments, trailing commas and names without quotes; a name that
+stands twice is a mistake. In place of a path its text may stand in URL-safe base64. As in Megatron-DeepSpeed it counts only
+with `--deepspeed`.
+
+* **Both state a value:** it must be the same. All differences are one message with both values. DeepSpeed and Megatron each go by
+  their own, so that one of the two would hold in silence.
+* **Only the file states it:** it holds; `--print-config text` names file, line and key. Where the file turns a section on
+  (`fp16`, `optimizer`) what neither states is DeepSpeed's default.
+* **`"auto"`:** the command line's value, or the default.
+* **Batch sizes:** train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks. Two of
+  them, from the file or the command line, give the third; what does not multiply is refused with DeepSpeed's words, the numbers
+  and what would fit.
+* **Unknown names:** a warning at the top level and in sections that DeepSpeed passes over, a mistake in sections that it checks
+  (marked *strict*).
+
+Columns: what a key wants, DeepSpeed's default where it asks for nothing, and what happens. Written by `cargo run -p
+ferrotron-config --example flag_pages -- deepspeed`.
+"#;
+
+fn deepspeed() -> String {
+    let mut out = DEEPSPEED.to_string();
+    for section in sections() {
+        let name = if section.path.is_empty() { "Top level".to_string() } else { format!("`{}`", section.path) };
+        let strict = if section.strict { " (strict)" } else { "" };
+        let _ = writeln!(out, "\n## {name}{strict}\n\n| key | wants | default | here |\n|---|---|---|---|");
+        for key in section.keys {
+            let names: Vec<String> = key.names.split(' ').map(|n| format!("`{n}`")).collect();
+            let wants = match key.shape {
+                Wants::Bool => "true, false".to_string(),
+                Wants::Int(least) => format!("int from {least}"),
+                Wants::Real => "number from 0".to_string(),
+                Wants::Text => "text".to_string(),
+                Wants::Word(words) => words.join(", "),
+                Wants::Any => String::new(),
+                Wants::Feature => "section".to_string(),
+            };
+            let fate = match key.fate {
+                Fate::Acts(what) => format!("acts: {what}"),
+                Fate::NoEffect(why) => format!("no effect: {why}"),
+                Fate::Ignored(why) => format!("passed over with a warning: {why}"),
+                Fate::Planned(why, instead) => format!("planned: {why}. Today: {instead}"),
+                Fate::Refused(why, instead) => format!("refused: {why}. Instead: {instead}"),
+                Fate::Old(new) => format!("old name of `{new}`"),
+            };
+            let _ = writeln!(out, "| {} | {} | {} | {} |", names.join(" "), wants, key.default, cell(&fate));
+        }
     }
     out
 }

@@ -110,10 +110,10 @@ fn judge(table: &Table, script: &Value) -> Judged {
     let has = |s: Severity| violations.iter().any(|v| v.severity == s);
     let verdict = if has(Severity::Syntax) || has(Severity::Invalid) {
         Verdict::Refused
-    } else if has(Severity::Missing) {
-        Verdict::Incomplete
     } else if has(Severity::Planned) {
         Verdict::Planned
+    } else if has(Severity::Missing) {
+        Verdict::Incomplete
     } else {
         Verdict::Trains
     };

@@ -13,6 +13,7 @@
 //! ```
 
 mod checkpoint_args;
+pub mod deepspeed;
 pub mod env;
 pub mod flags;
 pub mod parser;

@@ -29,6 +29,15 @@ pub enum Origin {
         /// Line, from 1.
         line: usize,
     },
+    /// A DeepSpeed file (`--deepspeed_config`), with the line and the key.
+    DeepSpeed {
+        /// Path as written.
+        path: String,
+        /// Line, from 1.
+        line: usize,
+        /// Names with dots.
+        key: String,
+    },
     /// The arguments saved in a checkpoint.
     Checkpoint,
     /// Worked out from other values, with the rule.
@@ -52,6 +61,8 @@ pub struct RawArgs {
     entries: BTreeMap<String, Entry>,
     broken: BTreeSet<String>,
     passed_over: Vec<String>,
+    /// A DeepSpeed file that was read and not yet merged.
+    pub(crate) deepspeed: Option<crate::deepspeed::File>,
 }
 
 impl RawArgs {
@@ -66,7 +77,7 @@ impl RawArgs {
                 spelling: row.flag.name.to_string(),
             });
         }
-        RawArgs { entries, broken: BTreeSet::new(), passed_over: Vec::new() }
+        RawArgs { entries, broken: BTreeSet::new(), passed_over: Vec::new(), deepspeed: None }
     }
 
     /// Stores a value.
@@ -95,12 +106,10 @@ impl RawArgs {
         self.entries.get(dest).map_or(&Value::None, |e| &e.value)
     }
 
-    /// True if the user wrote the flag, on the command line, in an argument file or in a YAML file.
+    /// True if the user wrote the value: on the command line, in an argument file, a YAML file or DeepSpeed's.
     pub fn given(&self, dest: &str) -> bool {
-        matches!(
-            self.entries.get(dest),
-            Some(Entry { origin: Origin::Flag | Origin::File { .. } | Origin::Yaml { .. }, .. })
-        )
+        let origin = self.entries.get(dest).map(|e| &e.origin);
+        matches!(origin, Some(Origin::Flag | Origin::File { .. } | Origin::Yaml { .. } | Origin::DeepSpeed { .. }))
     }
 
     /// True if the value does not come from the table's defaults.

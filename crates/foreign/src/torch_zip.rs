@@ -92,8 +92,7 @@ fn entry(b: &[u8]) -> Option<(&str, Entry, u64, u64, &[u8])> {
     let (flags, method, crc) = (u16_at(b, 8)?, u16_at(b, 10)?, u32_at(b, 16)? as u32);
     let (packed, mut len, mut header) = (u32_at(b, 20)?, u32_at(b, 24)?, u32_at(b, 42)?);
     let (name, extra, comment) = (u16_at(b, 28)? as usize, u16_at(b, 30)? as usize, u16_at(b, 32)? as usize);
-    let (wide_packed, wide_len, wide_header) =
-        (packed == 0xffff_ffff, len == 0xffff_ffff, header == 0xffff_ffff);
+    let (wide_packed, wide_len, wide_header) = (packed == 0xffff_ffff, len == 0xffff_ffff, header == 0xffff_ffff);
     let text = std::str::from_utf8(b.get(46..46 + name)?).ok()?;
     let mut fields = b.get(46 + name..46 + name + extra)?;
     while let (Some(id), Some(size)) = (u16_at(fields, 0), u16_at(fields, 2)) {

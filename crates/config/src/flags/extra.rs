@@ -28,5 +28,6 @@ pub static OWN: Group = Group { name: "Ferrotron", source: Source::Ferrotron, fl
     Flag::new("--console", "console", Kind::Str, "One line on standard error, over and over, when that is a terminal and standard output is none")
         .of(&["auto", "off"]).or(Fallback::Str("auto")),
     Flag::new("--config", "config", Kind::Str, "Read flags from YAML files, later ones first; the command line wins over all").takes(Nargs::Some),
+    Flag::new("--deepspeed-config", "deepspeed_config", Kind::Str, "The same as --deepspeed_config"),
     Flag::new("--flash-attn-backend", "flash_attn_backend", Kind::Str, "Accepted for scripts that carry it (npu, cuda, ...)"),
 ] };

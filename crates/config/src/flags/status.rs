@@ -98,6 +98,8 @@ const ACTS: &[&str] = &[
     "--check-collectives",
     // this program
     "--device", "--dry-run", "--print-config", "--strict", "--config", "--yaml-cfg",
+    // DeepSpeed's file
+    "--deepspeed", "--deepscale", "--deepspeed_config", "--deepscale_config", "--deepspeed-config",
 ];
 
 /// Flags that are accepted and change nothing, by reason.
@@ -129,7 +131,7 @@ const NO_EFFECT: &[(&str, &[&str])] = &[
         &[
             "--use-mcore-models", "--use-legacy-models", "--enable-experimental", "--ai-framework", "--legacy-tokenizer",
             "--lazy-mpu-init", "--use-cpu-initialization", "--no-initialization", "--init-model-with-meta-device",
-            "--model-type-hf", "--moe-model-type", "--deepspeed", "--deepscale", "--no-pipeline-parallel", "--local-rank",
+            "--model-type-hf", "--moe-model-type", "--no-pipeline-parallel", "--local-rank",
             "--local_rank", "--config-logger-dir", "--adlr-autoresume", "--adlr-autoresume-interval",
             "--data-impl", "--DDP-impl", "--dataset-impl", "--hccl-op-mode",
             "--use-tp-pp-dp-mapping", "--sft-tokenizer-prompt-format", "--test-mode",

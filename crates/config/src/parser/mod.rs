@@ -113,6 +113,7 @@ pub fn parse(table: &Table, argv: &[String], read: &ReadFile) -> Parsed {
         }
     }
     yaml::apply(table, &mut parsed, read);
+    crate::deepspeed::read(&mut parsed, read);
     parsed
 }
 

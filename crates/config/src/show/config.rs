@@ -28,6 +28,7 @@ pub fn print_text(args: &RawArgs) -> String {
             Origin::Flag => "command line".to_string(),
             Origin::File { path, line } => format!("{path}:{line}"),
             Origin::Yaml { path, line } => format!("{path}:{line}"),
+            Origin::DeepSpeed { path, line, key } => format!("{path}:{line}, {key}"),
             Origin::Checkpoint => "checkpoint".to_string(),
             Origin::Derived(rule) => format!("derived: {rule}"),
         };

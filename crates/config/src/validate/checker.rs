@@ -11,7 +11,7 @@ use super::{Notice, NoticeKind};
 /// Largest size: positions, token counts and dimensions are 32-bit in kernels and files.
 const MAX_SIZE: i64 = i32::MAX as i64;
 
-pub(super) struct Checker<'e> {
+pub(crate) struct Checker<'e> {
     pub args: RawArgs,
     pub env: &'e Environment,
     pub violations: Vec<Violation>,

@@ -5,7 +5,7 @@
 //! or unreadable stays silent, so that one mistake gives one message.
 
 mod batch;
-mod checker;
+pub(crate) mod checker;
 mod checkpoint;
 mod data;
 mod logging;
@@ -87,10 +87,12 @@ pub fn validate(
 ) -> Result<Resolved, Box<Refused>> {
     let mut c = Checker::new(table, args, env, parse_faults);
     let strict = c.args.flag("strict");
+    let deepspeed = crate::deepspeed::check(&mut c);
     model::before(&mut c);
     statuses(&mut c, table);
     unexpanded(&mut c);
     let mut parallel = parallel::check(&mut c);
+    deepspeed.batch(&mut c, parallel.dp);
     let data = data::check(&mut c);
     let mut model = model::check(&mut c, &parallel);
     stages::check(&mut c, &mut parallel, &model);
@@ -120,7 +122,8 @@ pub fn validate(
         }
     }
     c.args.set("params_dtype", Value::Str(train.params_dtype.torch_name().to_string()), derived("precision flags"), "");
-    let Checker { args, violations, notices, .. } = c;
+    let Checker { args, mut violations, notices, .. } = c;
+    crate::deepspeed::name_places(&args, &mut violations);
     if !violations.is_empty() {
         return Err(Box::new(Refused { violations, notices, args }));
     }

@@ -264,4 +264,15 @@ pub const RULES: &[Rule] = &[
     rule("forks", "key-value heads divide the heads", Applies, "--num-key-value-heads 3", 1, Refused("4 heads % 3 groups = 1")),
     rule("forks", "MindSpeed's layers of the stages add up", Applies, "--pipeline-model-parallel-size 2 --num-layer-list 1,2", 2, Refused("3 layers of 4")),
     rule("forks", "MindSpeed's alibi is a known name", Applies, "--position-embedding-type alibi", 1, Refused("alibi is not there yet")),
+    // DeepSpeed's file, here as base64
+    rule("DeepSpeed's file", "the file is there", Applies, "--deepspeed --deepspeed_config ds.json", 1, Refused("--deepspeed_config ds.json: no files here")),
+    rule("DeepSpeed's file", "it is read with --deepspeed only", Applies, "--deepspeed_config ds.json", 1, Noticed("is not read: without --deepspeed")),
+    rule("DeepSpeed's file", "file and command line, which both engines go by, agree: {train_batch_size: 8}", Overridden, "--deepspeed --deepspeed_config eyJ0cmFpbl9iYXRjaF9zaXplIjo4fQ==", 1, Refused("command line: --global-batch-size 4")),
+    rule("DeepSpeed's file", "the three batch sizes multiply: {gradient_accumulation_steps: 2}", Applies, "--deepspeed --deepspeed_config eyJncmFkaWVudF9hY2N1bXVsYXRpb25fc3RlcHMiOjJ9", 1, Refused("is not equal to micro_batch_per_gpu * gradient_acc_step * world_size 4 != 1 * 2 * 1")),
+    rule("DeepSpeed's file", "what is left open is worked out: {gradient_accumulation_steps: 2}", Applies, "-global-batch-size --deepspeed --deepspeed_config eyJncmFkaWVudF9hY2N1bXVsYXRpb25fc3RlcHMiOjJ9", 2, Becomes("global_batch_size", "4")),
+    rule("DeepSpeed's file", "auto is the command line's value: {gradient_clipping: auto}", Applies, "--deepspeed --deepspeed_config eyJncmFkaWVudF9jbGlwcGluZyI6ImF1dG8ifQ==", 1, Noticed("auto is the command line's value or the default: gradient_clipping")),
+    rule("DeepSpeed's file", "a checked section has known names only: {fp16: {scale: 1}}", Applies, "--deepspeed --deepspeed_config eyJmcDE2Ijp7InNjYWxlIjoxfX0=", 1, Refused("unknown key fp16.scale")),
+    rule("DeepSpeed's file", "an unknown section is passed over, in silence there: {fp61: {}}", Overridden, "--deepspeed --deepspeed_config eyJmcDYxIjp7fX0=", 1, Noticed("fp61 (did you mean fp16?)")),
+    rule("DeepSpeed's file", "fp16 starts at a loss scale of 2^16, not at Megatron's 2^32: {fp16: {enabled: true}}", Applies, "--deepspeed --deepspeed_config eyJmcDE2Ijp7ImVuYWJsZWQiOnRydWV9fQ==", 1, Becomes("initial_loss_scale", "65536.0")),
+    rule("DeepSpeed's file", "gradients are not prescaled under ZeRO: {zero_optimization: {stage: 1}, prescale_gradients: true}", Applies, "--deepspeed --deepspeed_config eyJ6ZXJvX29wdGltaXphdGlvbiI6eyJzdGFnZSI6MX0sInByZXNjYWxlX2dyYWRpZW50cyI6dHJ1ZX0=", 2, Refused("does not go with ZeRO stage 1")),
 ];

@@ -60,6 +60,21 @@ fn version(pickle: &Pickle) -> std::result::Result<(), String> {
     }
 }
 
+/// What a file says of the run that saved it.
+struct Run {
+    arguments: Option<Map<String, Json>>,
+    iteration: Option<u64>,
+}
+
+/// Arguments and iteration, of a version that is read.
+fn run(pickle: &Pickle) -> std::result::Result<Run, String> {
+    version(pickle)?;
+    let root = pickle.root();
+    let arguments = pickle.get(root, "args").map(|v| pickle.plain(v)).filter(|a| !a.is_empty());
+    let iteration = pickle.get(root, "iteration").and_then(|v| u64::try_from(pickle.int(v)?).ok());
+    Ok(Run { arguments, iteration })
+}
+
 /// A checkpoint of Megatron-LM. Files are read when a parameter is asked for, and of them what a rank holds.
 #[derive(Debug)]
 pub struct Megatron {
@@ -150,7 +165,8 @@ impl Megatron {
             None => ours.clone(),
         };
         // Rows that only fill up are no difference; those of tokens are.
-        let tokens = self.contents.arguments.as_ref().and_then(arguments::tokens).filter(|n| vocab.is_none_or(|v| *n <= v));
+        let tokens =
+            self.contents.arguments.as_ref().and_then(arguments::tokens).filter(|n| vocab.is_none_or(|v| *n <= v));
         let needed = ModelConfig { vocab: tokens.unwrap_or(0), ..theirs };
         let (differences, mut noted) = ferrotron_published::compare(&needed, ours);
         if !differences.is_empty() {
@@ -221,7 +237,8 @@ impl Megatron {
         match param.read(&self.contents.units, first, out)? {
             None => Ok(()),
             Some(at) => {
-                let index = [at / param.cols(), at % param.cols()];
+                let cols = param.cols().max(1);
+                let index = [at / cols, at % cols];
                 Err(Error::file(&self.dir, format!("has {} only in part: element {index:?} is nowhere", spec.name)))
             }
         }

@@ -179,7 +179,10 @@ mod tests {
             ("language_model.transformer.layers.0.mlp.dense_4h_to_h.weight", dense(Some(0), "mlp.linear_fc2.weight")),
             ("language_model.encoder.layers.0.mlp.dense_h_to_4h.bias", dense(Some(0), "mlp.linear_fc1.bias")),
             ("decoder.layers.1.mlp.router.weight", dense(Some(1), "mlp.router.weight")),
-            ("decoder.layers.1.mlp.experts.local_experts.2.linear_fc1.weight", expert(Some(1), Some(2), "linear_fc1.weight")),
+            (
+                "decoder.layers.1.mlp.experts.local_experts.2.linear_fc1.weight",
+                expert(Some(1), Some(2), "linear_fc1.weight"),
+            ),
             ("decoder.layers.1.mlp.experts.linear_fc2.weight13", expert(Some(1), Some(13), "linear_fc2.weight")),
             ("decoder.layers.mlp.experts.experts.linear_fc1.weight", expert(None, None, "linear_fc1.weight")),
             ("decoder.layers.0.self_attention.linear_qkv._extra_state", Name::Ignored),

@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 
 use super::names::{Name, Part, Split, in_layer, parse, split};
 use super::param::{Param, Piece, Unit};
-use super::{Contents, Layout, version};
+use super::{Contents, Layout, Run, run};
 use crate::files::{Blob, Files};
 use crate::pickle::{Pickle, Tensor, Value};
 use crate::shard::{self, Shard};
@@ -95,21 +95,12 @@ fn folders(dir: &Path) -> Result<BTreeMap<Vec<usize>, String>> {
     Ok(all)
 }
 
-/// A file that has been read, with what concerns all.
-struct Opened {
-    shard: Shard,
-    arguments: Option<Map<String, Json>>,
-    iteration: Option<u64>,
-}
-
-fn open(blob: &Blob) -> Result<Opened> {
+/// A file that is read, and the run that saved it.
+fn open(blob: &Blob) -> Result<(Shard, Run)> {
     let (archive, pickle) = shard::open(blob.clone())?;
     let tensors = tensors(&pickle).map_err(|what| archive.wrong(what))?;
-    version(&pickle).map_err(|what| archive.wrong(what))?;
-    let root = pickle.root();
-    let arguments = pickle.get(root, "args").map(|v| pickle.plain(v)).filter(|a| !a.is_empty());
-    let iteration = pickle.get(root, "iteration").and_then(|v| u64::try_from(pickle.int(v)?).ok());
-    Ok(Opened { shard: Shard::new(archive, tensors), arguments, iteration })
+    let run = run(&pickle).map_err(|what| archive.wrong(what))?;
+    Ok((Shard::new(archive, tensors), run))
 }
 
 fn size(arguments: Option<&Map<String, Json>>, name: &str) -> Option<usize> {
@@ -123,8 +114,7 @@ pub fn contents(dir: &Path) -> Result<Contents> {
     let none = || Error::file(dir, "has no folder mp_rank_XX");
     let first = folders.values().next().ok_or_else(none)?;
     let file = |folder: &str| Blob::whole(&files, dir.join(folder).join("model_optim_rng.pt"));
-    let opened = open(&file(first)?)?;
-    let arguments = opened.arguments;
+    let (_, Run { arguments, iteration }) = open(&file(first)?)?;
     let said = |name: &str| size(arguments.as_ref(), name);
 
     let pipelined = said("pipeline_model_parallel_size").is_none_or(|n| n > 1);
@@ -153,29 +143,32 @@ pub fn contents(dir: &Path) -> Result<Contents> {
     }
     let expert_tp = said("expert_tensor_parallel_size").unwrap_or(layout.tp);
     if layout.ep > 1 && ![1, layout.tp].contains(&expert_tp) {
-        let what = format!("--expert-tensor-parallel-size {expert_tp} of {} tensor-parallel ranks is not read", layout.tp);
+        let what =
+            format!("--expert-tensor-parallel-size {expert_tp} of {} tensor-parallel ranks is not read", layout.tp);
         return Err(Error::file(dir, what));
     }
 
-    let mut c = Contents { layout, iteration: opened.iteration, ..Contents::default() };
+    let mut c = Contents { layout, iteration, ..Contents::default() };
     let mut units = BTreeMap::new();
     let mut heads = vec![];
     for p in 0..layout.pp {
         let find = |t: usize| (0..layout.ep).map(|e| (t, p, e)).find(|place| places.contains_key(place));
-        heads.push(find(0).ok_or_else(|| Error::file(dir, format!("has no shard of tensor rank 0, pipeline rank {p}")))?);
+        heads.push(
+            find(0).ok_or_else(|| Error::file(dir, format!("has no shard of tensor rank 0, pipeline rank {p}")))?,
+        );
     }
     for (place, folder) in &places {
         let blob = file(folder)?;
         units.insert(*place, c.units.len());
         c.units.push(match heads.contains(place) {
-            true => Unit::opened(open(&blob)?.shard, blob),
+            true => Unit::opened(open(&blob)?.0, blob),
             false => Unit::model(blob),
         });
     }
     let group = Group { dir, layout, expert_tp, units };
     let mut params = BTreeMap::new();
     let stages: Vec<Stage> =
-        heads.iter().map(|head| group.stage(*head, &c.units[group.units[head]])).collect::<Result<_>>()?;
+        heads.iter().map(|head| Group::stage(&c.units[group.units[head]])).collect::<Result<_>>()?;
     let chunks = stages.iter().map(|s| s.layers.len()).max().unwrap_or(0);
     let mut before = 0;
     // Chunk c of stage p is virtual stage c pp + p.
@@ -225,7 +218,7 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
-    fn stage(&self, head: Place, unit: &Unit) -> Result<Stage> {
+    fn stage(unit: &Unit) -> Result<Stage> {
         let shard = unit.shard()?;
         let shapes: HashMap<&str, &[usize]> = shard.shapes().collect();
         let (mut keys, mut layers, mut unknown) = (vec![], BTreeMap::new(), vec![]);
@@ -255,11 +248,14 @@ impl Group<'_> {
         }
         for key in &mut keys {
             // fc1 has two rows for each column of fc2 where the MLP is gated.
-            let of_fc2 = |from: &str, to: &str| shapes.get(key.tensor.replacen(from, to, 1).as_str()).and_then(|s| s.get(1));
+            let of_fc2 =
+                |from: &str, to: &str| shapes.get(key.tensor.replacen(from, to, 1).as_str()).and_then(|s| s.get(1));
             let second = [("linear_fc1", "linear_fc2"), ("dense_h_to_4h", "dense_4h_to_h")]
                 .into_iter()
                 .find(|(from, _)| key.tensor.contains(from))
-                .and_then(|(from, to)| of_fc2(from, to).or_else(|| of_fc2(&format!("{from}.bias"), &format!("{to}.weight"))));
+                .and_then(|(from, to)| {
+                    of_fc2(from, to).or_else(|| of_fc2(&format!("{from}.bias"), &format!("{to}.weight")))
+                });
             let rows = key.shape.first().copied().unwrap_or(0);
             key.gated = second.is_some_and(|n| n.checked_mul(2) == Some(rows));
             if let Name::Layer(Some(layer), _) = key.name {
@@ -268,7 +264,6 @@ impl Group<'_> {
         }
         let count = keys.iter().map(|k| k.chunk + 1).max().unwrap_or(0);
         let layers = (0..count).map(|c| layers.get(&c).copied().unwrap_or(0)).collect();
-        debug_assert!(self.units.contains_key(&head));
         Ok(Stage { keys, layers, unknown })
     }
 

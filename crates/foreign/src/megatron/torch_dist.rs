@@ -6,11 +6,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Map, Value as Json};
-
 use super::names::{Name, Part, in_layer, parse};
 use super::param::{Param, Piece, Unit};
-use super::{Contents, Layout, version};
+use super::{Contents, Layout, run};
 use crate::files::{Blob, Files};
 use crate::pickle::{Pickle, Value, load};
 use crate::{Error, Result, shard};
@@ -68,7 +66,9 @@ pub fn contents(dir: &Path) -> Result<Contents> {
         None => None,
     };
     if let Some(blob) = common {
-        (c.arguments, c.iteration) = read_common(blob)?;
+        let (archive, pickle) = shard::open(blob)?;
+        let run = run(&pickle).map_err(|what| archive.wrong(what))?;
+        (c.arguments, c.iteration) = (run.arguments, run.iteration);
     }
     let said = |name: &str| c.arguments.as_ref()?.get(name)?.as_u64();
     let size = |name: &str| said(name).and_then(|n| usize::try_from(n).ok()).unwrap_or(1);
@@ -78,16 +78,6 @@ pub fn contents(dir: &Path) -> Result<Contents> {
         ep: size("expert_model_parallel_size"),
     };
     Ok(c)
-}
-
-/// Arguments and iteration.
-fn read_common(blob: Blob) -> Result<(Option<Map<String, Json>>, Option<u64>)> {
-    let (archive, pickle) = shard::open(blob)?;
-    let root = pickle.root();
-    version(&pickle).map_err(|what| archive.wrong(what))?;
-    let arguments = pickle.get(root, "args").map(|v| pickle.plain(v)).filter(|a| !a.is_empty());
-    let iteration = pickle.get(root, "iteration").and_then(|v| u64::try_from(pickle.int(v)?).ok());
-    Ok((arguments, iteration))
 }
 
 /// What `storage_data` says, by key and offsets.
@@ -167,7 +157,8 @@ impl Reader<'_> {
         size.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).ok_or_else(odd)?;
         let mut params: BTreeMap<String, Param> = BTreeMap::new();
         for chunk in chunks {
-            let of = |what: &str| pickle.get(chunk, what).and_then(|v| pickle.sizes(v)).filter(|s| s.len() == size.len());
+            let of =
+                |what: &str| pickle.get(chunk, what).and_then(|v| pickle.sizes(v)).filter(|s| s.len() == size.len());
             let (at, len) = of("offsets").zip(of("sizes")).ok_or_else(odd)?;
             let inside = |d: usize| at[d].checked_add(len[d]).is_some_and(|end| end <= size[d]);
             if !(0..size.len()).all(inside) {
@@ -198,7 +189,8 @@ impl Reader<'_> {
                     }
                     _ => continue,
                 };
-                let param = params.entry(name).or_insert_with(|| Param { shape: size[lead..].to_vec(), pieces: vec![] });
+                let param =
+                    params.entry(name).or_insert_with(|| Param { shape: size[lead..].to_vec(), pieces: vec![] });
                 let (rows, cols) = (box_of(lead), box_of(lead + 1));
                 let (key, shape, base) = (String::new(), len.clone(), i * numel);
                 param.pieces.push(Piece { rows, cols, unit, key, shape, base });

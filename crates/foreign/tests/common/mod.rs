@@ -147,8 +147,10 @@ pub fn zip(entries: &[(&str, &[u8])], wide: bool) -> Vec<u8> {
         let (len, crc, n) = (data.len() as u32, crc32(data).to_le_bytes(), (name.len() as u16).to_le_bytes());
         let short = if wide { u32::MAX } else { len }.to_le_bytes();
         let extra: Vec<u8> = match wide {
-            true => [&[1u8, 0, 24, 0][..], &u64::from(len).to_le_bytes(), &u64::from(len).to_le_bytes(), &at.to_le_bytes()]
-                .concat(),
+            true => {
+                [&[1u8, 0, 24, 0][..], &u64::from(len).to_le_bytes(), &u64::from(len).to_le_bytes(), &at.to_le_bytes()]
+                    .concat()
+            }
             false => vec![],
         };
         let m = (extra.len() as u16).to_le_bytes();
@@ -156,7 +158,9 @@ pub fn zip(entries: &[(&str, &[u8])], wide: bool) -> Vec<u8> {
         let pad = [&b"FB"[..], &[5, 0], b"ZZZZZ"].concat();
         let p = (pad.len() as u16).to_le_bytes();
         let local = len.to_le_bytes();
-        out.extend([b"PK\x03\x04", &none[..6], &none[..4], &crc, &local, &local, &n, &p, name.as_bytes(), &pad].concat());
+        out.extend(
+            [b"PK\x03\x04", &none[..6], &none[..4], &crc, &local, &local, &n, &p, name.as_bytes(), &pad].concat(),
+        );
         out.extend(*data);
         let first = if wide { u32::MAX } else { at as u32 }.to_le_bytes();
         directory.extend(b"PK\x01\x02");
