@@ -182,7 +182,7 @@ ferrotron-config --example flag_pages -- deepspeed`.
 
 fn deepspeed() -> String {
     let mut out = DEEPSPEED.to_string();
-    for section in sections() {
+    for section in sections().filter(|s| !s.keys.is_empty()) {
         let name = if section.path.is_empty() { "Top level".to_string() } else { format!("`{}`", section.path) };
         let strict = if section.strict { " (strict)" } else { "" };
         let _ = writeln!(out, "\n## {name}{strict}\n\n| key | wants | default | here |\n|---|---|---|---|");

@@ -17,6 +17,7 @@ pub const SHAPE: &[&str] = &[
     "kv_channels",
     "max_position_embeddings",
     "position_embedding_type",
+    "embed_layernorm",
     "make_vocab_size_divisible_by",
     "padded_vocab_size",
     "untie_embeddings_and_output_weights",

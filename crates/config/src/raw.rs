@@ -30,6 +30,7 @@ pub enum Origin {
         line: usize,
     },
     /// A DeepSpeed file (`--deepspeed_config`), with the line and the key.
+    #[serde(rename = "deepspeed")]
     DeepSpeed {
         /// Path as written.
         path: String,

@@ -129,6 +129,27 @@ fn what_both_state_must_be_the_same() {
     );
 }
 
+/// What Megatron-DeepSpeed's and BigScience's scripts write into the file beside their flags.
+#[test]
+fn scripts_that_write_their_file_are_quiet() {
+    let file = |precision: &str| {
+        format!(
+            "{{\"train_batch_size\": 64, \"train_micro_batch_size_per_gpu\": 2, \"steps_per_print\": 10, \
+             \"zero_optimization\": {{\"stage\": 1}}, \"gradient_clipping\": 1.0, \"prescale_gradients\": false, \
+             \"wall_clock_breakdown\": false, \"curriculum_learning\": {{\"enabled\": false, \"params\": {{\"a\": 1}}}}, {precision}}}"
+        )
+    };
+    let flags =
+        "--global-batch-size 64 --micro-batch-size 2 --log-interval 10 --zero-stage 1 --clip-grad 1.0 --lr 1e-4";
+    let fp16 = "\"fp16\": {\"enabled\": true, \"loss_scale\": 0, \"loss_scale_window\": 500, \"hysteresis\": 2, \
+        \"min_loss_scale\": 1, \"initial_scale_power\": 11}";
+    let r = taken(&file(fp16), &format!("{flags} --fp16"), 8);
+    assert_eq!(r.config.optim.loss_scale, LossScale::Dynamic { initial: 2048.0, min: 1.0, window: 500, hysteresis: 2 });
+    let bf16 = "\"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": false}, \"data_types\": {\"grad_accum_dtype\": \"fp32\"}";
+    let r = taken(&file(bf16), &format!("{flags} --bf16"), 8);
+    assert_eq!(notices_text(&r.notices), "");
+}
+
 #[test]
 fn a_silent_command_line_takes_the_file_and_says_so() {
     let file = "{\n \"train_micro_batch_size_per_gpu\": 2,\n \"gradient_accumulation_steps\": 3,\n \"gradient_clipping\": 0.5,\n \
@@ -319,6 +340,12 @@ fn the_file_counts_with_deepspeed_only_and_may_be_base64() {
     has(&notices_text(&r.notices), &["--deepspeed_config ds.json is not read: without --deepspeed"]);
     let refused = run("--deepspeed --deepspeed-config ds.json").unwrap_err();
     has(&report("test", &refused.violations), &["--deepspeed-config ds.json: no such file"]);
+    // What only the file states is not called missing when it cannot be read.
+    let open = parse(&table, &words(OPEN), &none);
+    let refused = validate(&table, open.args, &Environment::default(), open.violations).unwrap_err();
+    assert_eq!(refused.violations.len(), 1, "{:?}", refused.violations);
+    let refused = run("--deepspeed ds.json").unwrap_err();
+    has(&report("test", &refused.violations), &["--deepspeed takes no value; its file is named by --deepspeed_config"]);
     // {"gradient_clipping": 0.25}
     for word in ["eyJncmFkaWVudF9jbGlwcGluZyI6IDAuMjV9", "eyJncmFkaWVudF9jbGlwcGluZyI6IDAuMjV9Cg=="] {
         let r = run(&format!("--deepspeed --deepspeed_config {word}")).unwrap();

@@ -18,6 +18,7 @@ fn defaults_follow_megatron() {
         (Activation::GeluTanh, true, true, true)
     );
     assert_eq!((m.hidden_dropout, m.attention_dropout, m.softmax_scale), (0.1, 0.1, 0.25));
+    assert!(!m.embedding_layernorm && tiny("--embed-layernorm").config.model.embedding_layernorm);
     assert!((m.output_init_method_std - 0.02 / 8f64.sqrt()).abs() < 1e-18);
     let o = &r.config.optim;
     assert_eq!(o.optimizer, Optimizer::Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 });

@@ -41,6 +41,7 @@ pub fn compare(theirs: &ModelConfig, ours: &ModelConfig) -> (Vec<String>, Vec<St
     flags("shared embeddings (--untie-embeddings-and-output-weights)", theirs.tied, ours.tied);
     flags("biases of linear layers (--disable-bias-linear)", theirs.linear_bias, ours.linear_bias);
     flags("--add-qkv-bias", theirs.qkv_bias, ours.qkv_bias);
+    flags("--embed-layernorm", theirs.embedding_norm, ours.embedding_norm);
     flags("--qk-layernorm", theirs.qk_norm, ours.qk_norm);
     flags("a gated MLP (--swiglu)", theirs.gated, ours.gated);
     flags("--apply-layernorm-1p", theirs.norm_plus_one, ours.norm_plus_one);

@@ -89,8 +89,8 @@ impl Family {
         if c.softmax_scale.is_some_and(|s| (s / scale - 1.0).abs() > 1e-6) {
             return no("a softmax scale of its own");
         }
-        if c.window.is_some() || c.norm_plus_one {
-            return no("a sliding window, or norms that store their factor less 1");
+        if c.window.is_some() || c.norm_plus_one || c.embedding_norm {
+            return no("a sliding window, a norm of the embedding, or norms that store their factor less 1");
         }
         if c.position == Position::Learned {
             let plain = c.norm == NormKind::Layer && c.linear_bias && c.qkv_bias && !c.gated && !c.qk_norm;

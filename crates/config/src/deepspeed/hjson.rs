@@ -115,10 +115,11 @@ impl Reader<'_> {
 
     /// Members up to the closing brace, which is passed over; to the end of the text without one.
     fn members(&mut self, close: Option<u8>, depth: usize) -> Result<Vec<(String, Node)>, Fault> {
-        let opened = self.fault(
+        let mut opened = self.fault(
             "an object { is not closed",
             "} at its end, on a line of its own if a text without quotes stands before it",
         );
+        opened.column -= usize::from(close.is_some()); // the brace was passed over
         let mut out: Vec<(String, Node)> = Vec::new();
         let mut names = HashSet::new();
         loop {

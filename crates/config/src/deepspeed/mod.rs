@@ -37,7 +37,15 @@ pub(crate) fn read(parsed: &mut Parsed, read: &ReadFile) {
     let Some((flag, word)) = new.or(old).filter(|_| on) else { return };
     match source::load(&flag, &word, read) {
         Ok(file) => parsed.args.deepspeed = Some(file),
-        Err(violation) => parsed.violations.push(*violation),
+        Err(violation) => {
+            parsed.violations.push(*violation);
+            // What only the file states is not missing.
+            for dest in ["micro_batch_size", "global_batch_size", "lr"] {
+                if !parsed.args.is_set(dest) {
+                    parsed.args.mark_broken(dest);
+                }
+            }
+        }
     }
 }
 

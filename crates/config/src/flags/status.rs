@@ -13,7 +13,7 @@ const ACTS: &[&str] = &[
     "--group-query-attention", "--num-query-groups", "--num-key-value-heads", "--kv-channels",
     "--max-position-embeddings", "--seq-length", "--encoder-seq-length",
     // norms, activations, biases
-    "--normalization", "--norm-epsilon", "--layernorm-epsilon", "--apply-layernorm-1p", "--qk-layernorm",
+    "--normalization", "--norm-epsilon", "--layernorm-epsilon", "--apply-layernorm-1p", "--qk-layernorm", "--embed-layernorm",
     "--disable-bias-linear", "--add-qkv-bias", "--swiglu", "--geglu", "--glu-activation", "--squared-relu", "--openai-gelu",
     "--gelu-tanh", "--no-bias-gelu-fusion",
     // positions

@@ -78,6 +78,9 @@ pub fn parse(table: &Table, argv: &[String], read: &ReadFile) -> Parsed {
                 let words: Vec<&str> = tokens[at..at + run].iter().map(|t| t.text.as_str()).collect();
                 let why = match words.iter().find_map(|w| shell_variable(w)) {
                     Some(name) => format!("{name} is a shell variable that was not expanded"),
+                    None if at > 0 && tokens[at - 1].text == "--deepspeed" => {
+                        "--deepspeed takes no value; its file is named by --deepspeed_config".to_string()
+                    }
                     None => "these words follow no flag that takes them".to_string(),
                 };
                 parsed.violations.push(

@@ -32,6 +32,8 @@ pub struct ModelConfig {
     pub position: PositionKind,
     /// Rotary settings, if positions are rotary.
     pub rope: Option<RopeConfig>,
+    /// LayerNorm of the word embedding.
+    pub embedding_layernorm: bool,
     /// Biases on all linear layers.
     pub add_bias_linear: bool,
     /// Bias on the fused QKV projection (true whenever `add_bias_linear` is).

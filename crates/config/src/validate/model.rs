@@ -106,6 +106,7 @@ pub(super) fn check(c: &mut Checker, p: &ParallelConfig) -> ModelConfig {
         moe: None,
         position,
         rope,
+        embedding_layernorm: c.args.flag("embed_layernorm"),
         add_bias_linear,
         add_qkv_bias,
         qk_layernorm: c.args.flag("qk_layernorm"),

@@ -68,6 +68,7 @@ fn parameters(c: &mut Checker, m: &ModelConfig, tp: usize) -> Option<(u64, u64, 
     let matrices = [n(&[h, qkv, d]), n(&[m.num_attention_heads, d, h]), n(&[up + 1, h, f])];
     let layer = matrices.iter().fold(2 * norm + qk_norm + biases, |a, b| a.saturating_add(*b));
     let learned = usize::from(m.position == PositionKind::LearnedAbsolute);
-    let embedding = n(&[rows, h]).saturating_add(n(&[learned, m.max_position_embeddings, h]));
+    let normed = n(&[usize::from(m.embedding_layernorm), 2 * h]);
+    let embedding = n(&[rows, h]).saturating_add(n(&[learned, m.max_position_embeddings, h])).saturating_add(normed);
     Some((embedding, layer.max(1), n(&[rows, h]).saturating_add(norm)))
 }

@@ -26,6 +26,7 @@ pub fn from_hf(config: &serde_json::Value) -> Result<ModelConfig, HfError> {
         ffn: f.size_or("n_inner", 4 * hidden)?,
         norm_eps: f.number("layer_norm_epsilon")? as f32,
         position: Position::Learned,
+        embedding_norm: false,
         activation,
         tied: f.flag_or("tie_word_embeddings", true)?,
         ..ModelConfig::gpt(f.size("n_layer")?, hidden, f.size("n_head")?, f.size("vocab_size")?, f.size("n_positions")?)

@@ -96,6 +96,7 @@ fn embedding_config(c: &ModelConfig, head_elsewhere: bool) -> EmbeddingConfig {
         vocab: c.vocab,
         hidden: c.hidden,
         positions: if c.position == Position::Learned { c.max_positions } else { 0 },
+        norm: c.embedding_norm,
         dropout: c.hidden_dropout,
         std: c.embedding_init_std,
         shared_with_stage: c.tied && head_elsewhere,

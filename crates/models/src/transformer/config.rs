@@ -96,6 +96,8 @@ pub struct ModelConfig {
     pub max_positions: usize,
     /// How positions enter.
     pub position: Position,
+    /// LayerNorm of the word embedding (`--embed-layernorm`).
+    pub embedding_norm: bool,
     /// Which norm.
     pub norm: NormKind,
     /// Its epsilon.
@@ -149,6 +151,7 @@ impl ModelConfig {
             vocab,
             max_positions,
             position: Position::Learned,
+            embedding_norm: false,
             norm: NormKind::Layer,
             norm_eps: 1e-5,
             norm_plus_one: false,

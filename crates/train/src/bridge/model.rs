@@ -29,6 +29,7 @@ pub fn model_config(c: &Config, vocab: usize) -> Result<ModelConfig> {
         vocab,
         max_positions: m.max_position_embeddings,
         position: position(m)?,
+        embedding_norm: m.embedding_layernorm,
         norm: match m.norm.kind {
             settings::NormKind::LayerNorm => NormKind::Layer,
             settings::NormKind::RmsNorm => NormKind::Rms,

@@ -72,8 +72,8 @@ const fn key(names: &'static str, shape: Shape, default: &'static str, fate: Fat
     Key { names, shape, default, fate }
 }
 
-/// All sections.
-pub static SECTIONS: &[&[Section]] = &[top::SECTIONS, training::SECTIONS, zero::SECTIONS, rest::SECTIONS];
+/// The tables, by file.
+static SECTIONS: &[&[Section]] = &[top::SECTIONS, training::SECTIONS, zero::SECTIONS, rest::SECTIONS];
 
 /// All sections, in order.
 pub fn sections() -> impl Iterator<Item = &'static Section> {
@@ -119,6 +119,10 @@ mod tests {
             for name in s.keys.iter().flat_map(|k| k.names.split(' ')) {
                 assert!(seen.insert(format!("{}.{name}", s.path)), "{}.{name}", s.path);
             }
+        }
+        for s in sections() {
+            let outer = s.path.rsplit_once('.').map_or("", |(outer, _)| outer);
+            assert!(section(outer).is_some(), "{} is in no section", s.path);
         }
         for key in sections().flat_map(|s| s.keys) {
             if let Fate::Old(path) = key.fate {

@@ -74,6 +74,7 @@ pub(super) static SECTIONS: &[Section] = &[
         key("enabled", Bool, "false", NoEffect(PROFILER)),
         key("recompute_fwd_factor profile_step module_depth top_modules detailed output_file", Any, "", NoEffect(PROFILER)),
     ] },
+    Section { path: "timers", strict: false, keys: &[] },
     Section { path: "timers.throughput", strict: true, keys: &[
         key("enabled synchronized", Bool, "true", NoEffect("every log line tells the time of an iteration")),
     ] },

@@ -4,7 +4,7 @@ use super::Fate::{Acts, Ignored, NoEffect, Old, Refused};
 use super::Shape::{Any, Bool, Feature, Int, Real, Text, Word};
 use super::{Section, key};
 
-const WIRE: &[&str] = &["fp16", "fp32", "bf16", "fp16/fp32", "float16", "float32", "bfloat16"];
+const WIRE: &[&str] = &["fp16", "fp32", "bf16", "float16", "float32", "bfloat16"];
 
 #[rustfmt::skip]
 pub(super) static SECTIONS: &[Section] = &[Section { path: "", strict: false, keys: &[
