@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::Result;
 use crate::files::{Blob, Files};
@@ -16,12 +16,14 @@ const DIRECTORY: u64 = 256 << 20;
 const PICKLE: u64 = 1 << 30;
 
 /// Where an entry lies.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Entry {
     /// Of its local header.
     header: u64,
     len: u64,
     crc: u32,
+    /// Where its bytes begin, once its local header has been read.
+    data: OnceLock<u64>,
 }
 
 /// An archive whose directory has been checked.
@@ -111,7 +113,13 @@ fn entry(b: &[u8]) -> Option<(&str, Entry, u64, u64, &[u8])> {
         }
         fields = &fields[4 + size as usize..];
     }
-    Some((text, Entry { header, len, crc }, flags, method, b.get(46 + name + extra + comment..)?))
+    Some((
+        text,
+        Entry { header, len, crc, data: OnceLock::new() },
+        flags,
+        method,
+        b.get(46 + name + extra + comment..)?,
+    ))
 }
 
 impl Archive {
@@ -179,16 +187,25 @@ impl Archive {
             let what = format!("entry {name:?} has {} bytes; {} at {at} are asked for", e.len, out.len());
             return Err(self.wrong(what));
         }
+        let data = match e.data.get() {
+            Some(data) => *data,
+            None => {
+                let data = self.begin(name, e)?;
+                *e.data.get_or_init(|| data)
+            }
+        };
+        self.blob.read(data + at, out)
+    }
+
+    /// Where the bytes of an entry begin: behind its local header, which may be longer than the directory says.
+    fn begin(&self, name: &str, e: &Entry) -> Result<u64> {
         let mut header = [0; 30];
         self.blob.read(e.header, &mut header)?;
         let broken = || self.wrong(format!("is damaged: no entry {name:?} where its directory says"));
         let lens = || Some((u16_at(&header, 26)?, u16_at(&header, 28)?));
         let (a, b) = lens().filter(|_| header.starts_with(b"PK\x03\x04")).ok_or_else(broken)?;
         let data = e.header + 30 + a + b;
-        if data + e.len > self.directory {
-            return Err(broken());
-        }
-        self.blob.read(data + at, out)
+        if data + e.len > self.directory { Err(broken()) } else { Ok(data) }
     }
 
     /// A whole entry.
@@ -204,7 +221,7 @@ impl Archive {
     /// # Errors
     /// None there, too large, or other bytes than were written (CRC-32).
     pub fn pickle(&self) -> Result<Vec<u8>> {
-        let entry = self.entries.get("data.pkl").copied();
+        let entry = self.entries.get("data.pkl");
         let entry = entry.ok_or_else(|| self.wrong("has no data.pkl: it is no file of torch.save"))?;
         if entry.len > PICKLE {
             return Err(self.wrong(format!("its data.pkl has {} bytes; at most {PICKLE} are read", entry.len)));

@@ -156,6 +156,40 @@ fn zip64_records_are_read() {
     }
 }
 
+/// Beyond 4 GiB: of a file of 6 GiB (with a hole), the directory and what is asked for is read.
+#[test]
+fn large_files_cost_what_is_read() {
+    const LEN: u64 = 6 << 30;
+    let t = Temp::new("large");
+    let path = t.0.join("a.pt");
+    // the records of a small archive, behind a hole
+    let small = zip(&[("r/data/0", &[])], true);
+    let directory = small.windows(4).position(|w| w == b"PK\x01\x02").unwrap();
+    let mut records = small[directory..].to_vec();
+    let set = |records: &mut Vec<u8>, at: usize, n: u64| records[at..at + 8].copy_from_slice(&n.to_le_bytes());
+    let begin = directory as u64;
+    let name = 46 + "r/data/0".len();
+    set(&mut records, name + 4, LEN); // length, packed length, header
+    set(&mut records, name + 12, LEN);
+    let end = records.windows(4).position(|w| w == b"PK\x06\x06").unwrap();
+    set(&mut records, end + 48, begin + LEN);
+    let locator = records.windows(4).position(|w| w == b"PK\x06\x07").unwrap();
+    set(&mut records, locator + 8, begin + LEN + end as u64);
+    let file = std::fs::File::create(&path).unwrap();
+    let put = |bytes: &[u8], at: u64| std::os::unix::fs::FileExt::write_all_at(&file, bytes, at).unwrap();
+    put(&small[..directory], 0);
+    put(b"last", begin + LEN - 4);
+    put(&records, begin + LEN);
+    let archive = Archive::open(&path).unwrap();
+    assert_eq!(archive.len("data/0"), Some(LEN));
+    let mut out = [0; 6];
+    archive.read("data/0", LEN - 6, &mut out).unwrap();
+    assert_eq!(&out, b"\0\0last");
+    // a file that is cut loses its directory
+    file.set_len(begin + LEN).unwrap();
+    assert!(Archive::open(&path).unwrap_err().to_string().contains("not a complete zip archive"));
+}
+
 /// A simple generator: the same inputs each time.
 struct Random(u64);
 

@@ -166,13 +166,6 @@ impl Trainer {
     /// Refuses to begin again where a run has saved: started a second time with the same words, it would lose what it did.
     fn is_no_restart(&self, load: &Path) -> Result<()> {
         let Some(save) = &self.config.checkpoint.save else { return Ok(()) };
-        if save == load {
-            return Err(Error::Setting(format!(
-                "--save {save} is where the checkpoint lies that --load begins with, and would be written over: \
-                 --pretrained-checkpoint {save}, and another folder for --save and --load",
-                save = save.display()
-            )));
-        }
         let Ok(checkpoint) = Checkpoint::open(save, None) else { return Ok(()) };
         let (load, save, n) = (load.display(), save.display(), checkpoint.common().iteration);
         Err(Error::Setting(format!(
@@ -206,6 +199,13 @@ impl Trainer {
 
     /// Weights of a checkpoint that Megatron-LM wrote. `resume`: the command line asks for the run's state too.
     fn load_megatron(&mut self, dir: &Path, step: Option<u64>, resume: bool) -> Result<Loaded> {
+        if self.config.checkpoint.save.as_deref() == Some(dir) {
+            return Err(Error::Setting(format!(
+                "--save {dir} is where Megatron-LM's checkpoints lie, which would be written over: --pretrained-checkpoint \
+                 {dir}, and another folder for --save and --load",
+                dir = dir.display()
+            )));
+        }
         let checkpoint = Megatron::open(dir, step)?;
         let noted = checkpoint.check(&self.model)?;
         load_params(&self.cx, &checkpoint)?;

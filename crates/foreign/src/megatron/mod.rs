@@ -45,8 +45,8 @@ struct Contents {
 }
 
 /// The order of q, k and v rows is by heads since version 2.0 (megatron/training/checkpointing.py, `fix_query_key_value_ordering`).
-fn version(pickle: &Pickle) -> std::result::Result<(), String> {
-    let found = match pickle.get(pickle.root(), "checkpoint_version") {
+fn version(pickle: &Pickle, root: &Value) -> std::result::Result<(), String> {
+    let found = match pickle.get(root, "checkpoint_version") {
         Some(Value::Float(v)) => *v,
         Some(Value::Int(v)) => *v as f64,
         _ => 0.0, // as Megatron takes it
@@ -68,8 +68,12 @@ struct Run {
 
 /// Arguments and iteration, of a version that is read.
 fn run(pickle: &Pickle) -> std::result::Result<Run, String> {
-    version(pickle)?;
-    let root = pickle.root();
+    // A sharded object (`common_state`) is a list of one.
+    let root = match pickle.items(pickle.root()) {
+        Some([one]) => one,
+        _ => pickle.root(),
+    };
+    version(pickle, root)?;
     let arguments = pickle.get(root, "args").map(|v| pickle.plain(v)).filter(|a| !a.is_empty());
     let iteration = pickle.get(root, "iteration").and_then(|v| u64::try_from(pickle.int(v)?).ok());
     Ok(Run { arguments, iteration })

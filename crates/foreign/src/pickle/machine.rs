@@ -27,7 +27,7 @@ pub fn load(bytes: &[u8]) -> Result<Pickle, String> {
         match m.step() {
             Ok(None) => {}
             Ok(Some(root)) => return Ok(Pickle { nodes: m.nodes, root }),
-            Err(what) => return Err(format!("the pickle is damaged or not one of torch.save: byte {at}: {what}")),
+            Err(what) => return Err(format!("its pickle is not read: byte {at}: {what}")),
         }
     }
 }

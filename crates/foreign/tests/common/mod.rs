@@ -50,6 +50,11 @@ pub enum Py {
     Dict(Vec<(String, Py)>),
     /// argparse.Namespace
     Namespace(Vec<(String, Py)>),
+    /// A dict with keys of any kind.
+    Map(Vec<(Py, Py)>),
+    List(Vec<Py>),
+    /// An object of a class: module, name, attributes.
+    Object(&'static str, &'static str, Vec<(String, Py)>),
     /// A float tensor of storage 0: first element, shape.
     Tensor(usize, Vec<usize>),
     /// Opcodes.
@@ -96,6 +101,24 @@ fn put(v: &Py, out: &mut Vec<u8>) {
             out.push(b't');
         }
         Py::Dict(all) => items(all, out),
+        Py::Map(all) => {
+            out.extend(b"}(");
+            all.iter().for_each(|(k, v)| [k, v].iter().for_each(|v| put(v, out)));
+            out.push(b'u');
+        }
+        Py::List(all) => {
+            out.extend(b"](");
+            all.iter().for_each(|v| put(v, out));
+            out.push(b'e');
+        }
+        Py::Object(module, name, all) => {
+            out.extend(format!("c{module}\n{name}\n)\u{1}").as_bytes());
+            if let Some(last) = out.last_mut() {
+                *last = 0x81;
+            }
+            items(all, out);
+            out.push(b'b');
+        }
         Py::Namespace(all) => {
             out.extend(b"cargparse\nNamespace\n)\x81");
             items(all, out);
