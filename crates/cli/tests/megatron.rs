@@ -122,3 +122,25 @@ fn what_is_not_taken_over_and_what_differs_is_said() {
         fail(&mut from("--load", &golden("llama_torch"), &format!("--save {}", golden("llama_torch").display())));
     assert!(code == 1 && e.contains("would be written over") && e.contains("--pretrained-checkpoint"), "{e}");
 }
+
+#[test]
+fn generate_writes_the_same_from_both_formats() {
+    let words = |name: &str| {
+        let mut c = Command::new(env!("CARGO_BIN_EXE_ferrotron"));
+        c.args([
+            "generate",
+            "--load",
+            golden(name).to_str().unwrap(),
+            "--prompt",
+            "5 6 7",
+            "--tokens",
+            "5",
+            "--temperature",
+            "0",
+        ]);
+        clean(&mut c)
+    };
+    let text = words("llama_torch");
+    assert!(text.starts_with("5 6 7") && text.split_whitespace().count() > 3, "{text}");
+    assert_eq!(text, words("llama_torch_dist"));
+}

@@ -109,7 +109,8 @@ impl Megatron {
     /// `torch_dist` the metadata.
     ///
     /// # Errors
-    /// No such checkpoint; a file that is missing, truncated, damaged, hostile, or of a version that is not read.
+    /// No such checkpoint; a file that is missing, truncated, damaged, hostile, or of a version that is not read; parameters
+    /// that no model of ours has.
     pub fn open(dir: &Path, step: Option<u64>) -> Result<Megatron> {
         let none = || Error::file(dir, "has no checkpoint of Megatron-LM in format torch or torch_dist");
         let (step, dir, format) = find(dir, step).ok_or_else(none)?;
@@ -117,6 +118,11 @@ impl Megatron {
             Foreign::MegatronTorch => torch::contents(&dir)?,
             _ => torch_dist::contents(&dir)?,
         };
+        if !contents.unknown.is_empty() {
+            let some: Vec<&str> = contents.unknown.iter().take(4).map(String::as_str).collect();
+            let (n, some) = (contents.unknown.len(), some.join(", "));
+            return Err(Error::file(&dir, format!("has {n} parameters that are of no model of this program: {some}")));
+        }
         Ok(Megatron { dir, format, step, contents })
     }
 
@@ -155,14 +161,8 @@ impl Megatron {
     /// Checks that the weights are those of the model `ours`; gives what differs beside them.
     ///
     /// # Errors
-    /// [`Error::Differs`] with all differences; parameters that the model does not have.
+    /// [`Error::Differs`] with all differences.
     pub fn check(&self, ours: &ModelConfig) -> Result<Vec<String>> {
-        if !self.contents.unknown.is_empty() {
-            let some: Vec<&str> = self.contents.unknown.iter().take(4).map(String::as_str).collect();
-            let (n, some) = (self.contents.unknown.len(), some.join(", "));
-            let what = format!("has {n} parameters that are of no model of this program: {some}");
-            return Err(Error::file(&self.dir, what));
-        }
         let vocab = self.contents.params.get(VOCABULARY[0]).and_then(|p| p.shape.first()).copied();
         let theirs = match &self.contents.arguments {
             Some(a) => arguments::model(a, ours),
