@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// The crates in the order of ARCHITECTURE.md: a crate may depend only on those before it.
-const ORDER: [&str; 24] = [
+const ORDER: [&str; 25] = [
     "base",
     "device",
     "conformance",
@@ -22,6 +22,7 @@ const ORDER: [&str; 24] = [
     "sft",
     "checkpoint",
     "published",
+    "foreign",
     "config",
     "telemetry",
     "backends",

@@ -38,10 +38,12 @@ impl Foreign {
     /// What to do with one.
     pub(crate) fn remedy(self) -> String {
         match self {
-            Foreign::HuggingFace => "Training starts from one by pretrain_gpt --load or --pretrained-checkpoint".into(),
+            Foreign::HuggingFace | Foreign::MegatronTorch | Foreign::MegatronTorchDist => {
+                "Training starts from one by pretrain_gpt --load or --pretrained-checkpoint".into()
+            }
             _ => format!(
-                "Conversion from {} is planned; until then start from a checkpoint that Ferrotron saved, or from a Hugging Face \
-                 folder",
+                "Conversion from {} is planned; until then start from a checkpoint that Ferrotron or Megatron-LM (torch, \
+                 torch_dist) saved, or from a Hugging Face folder",
                 self.short()
             ),
         }

@@ -264,7 +264,8 @@ fn foreign_checkpoints_are_named() {
             let err = Checkpoint::open(&*dir, None).unwrap_err();
             assert!(matches!(&err, Error::Foreign { format, .. } if *format == want), "{want:?}: {err}");
             let text = err.to_string();
-            let remedy = if want == Foreign::HuggingFace { "--pretrained-checkpoint" } else { "planned" };
+            let planned = matches!(want, Foreign::TorchDcp | Foreign::DeepSpeed);
+            let remedy = if planned { "planned" } else { "--pretrained-checkpoint" };
             assert!(text.contains("manifest.json") && text.contains(remedy), "{text}");
         }
     }

@@ -1,4 +1,4 @@
-//! `ferrotron generate`: a few lines from a checkpoint or a published model, to look at what it learned.
+//! `ferrotron generate`: a few lines from a checkpoint (ours or Megatron-LM's) or a published model, to look at what it learned.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,6 +8,7 @@ use ferrotron_config::flags::{Fallback, Flag, Group, Kind, Source};
 use ferrotron_config::{
     Environment, RawArgs, Resolved, Table, merge_checkpoint_args, parse, read_file, report, validate,
 };
+use ferrotron_foreign::Megatron;
 use ferrotron_published::Folder;
 use ferrotron_train::save_load::{Weights, load_params};
 use ferrotron_train::setup::{Built, build_model, open_device, tokenizer};
@@ -19,7 +20,7 @@ const PROGRAM: &str = "ferrotron generate";
 
 #[rustfmt::skip]
 static FLAGS: Group = Group { name: "generate", source: Source::Ferrotron, flags: &[
-    Flag::new("--load", "load", Kind::Str, "Folder that a run saved into, or a Hugging Face folder with a tokenizer.json"),
+    Flag::new("--load", "load", Kind::Str, "Folder that a run, or Megatron-LM, saved into, or a Hugging Face folder with a tokenizer.json"),
     Flag::new("--ckpt-step", "ckpt_step", Kind::Int, "Iteration to load instead of the newest"),
     Flag::new("--prompt", "prompt", Kind::Str, "Text to go on from").or(Fallback::Str("")),
     Flag::new("--tokens", "tokens", Kind::Int, "Tokens to add").or(Fallback::Int(100)),
@@ -56,6 +57,8 @@ fn write(args: &RawArgs) -> Result<String, u8> {
     let dir = Path::new(dir);
     let written = if Folder::is_one(dir) {
         published(dir).and_then(|(folder, resolved)| text(&folder, &resolved, prompt, tokens, how))
+    } else if Megatron::is_one(dir, step) {
+        megatron(dir, step).and_then(|(checkpoint, resolved)| text(&checkpoint, &resolved, prompt, tokens, how))
     } else {
         let checkpoint = Checkpoint::open(dir, step).map_err(Error::from);
         checkpoint.and_then(|c| text(&c, &arguments_of(&c)?, prompt, tokens, how))
@@ -71,6 +74,13 @@ fn published(dir: &Path) -> Result<(Folder, Resolved), Error> {
         return Err(Error::Setting(format!("{} has no tokenizer.json", dir.display())));
     }
     Ok((folder, described(&dir.display().to_string(), &saved)?))
+}
+
+/// A checkpoint that Megatron-LM saved, and its run's arguments.
+fn megatron(dir: &Path, step: Option<u64>) -> Result<(Megatron, Resolved), Error> {
+    let checkpoint = Megatron::open(dir, step)?;
+    let resolved = described(&checkpoint.dir().display().to_string(), &checkpoint.arguments()?)?;
+    Ok((checkpoint, resolved))
 }
 
 /// The run's own arguments describe the model.

@@ -125,6 +125,10 @@ fn saved_args(dir: &Path, step: Option<u64>) -> Result<(PathBuf, Arguments), fer
     if ferrotron_published::Folder::is_one(dir) {
         return Ok((dir.join("config.json"), ferrotron_published::arguments(dir)?));
     }
+    if ferrotron_foreign::Megatron::is_one(dir, step) {
+        let checkpoint = ferrotron_foreign::Megatron::open(dir, step)?;
+        return Ok((checkpoint.dir().to_path_buf(), checkpoint.arguments()?));
+    }
     let checkpoint = Checkpoint::open(dir, step)?;
     Ok((checkpoint.dir().to_path_buf(), checkpoint.common().arguments.clone()))
 }

@@ -129,6 +129,27 @@ fn what_both_state_must_be_the_same() {
     );
 }
 
+/// What Megatron-DeepSpeed's and BigScience's scripts write into the file beside their flags.
+#[test]
+fn scripts_that_write_their_file_are_quiet() {
+    let file = |precision: &str| {
+        format!(
+            "{{\"train_batch_size\": 64, \"train_micro_batch_size_per_gpu\": 2, \"steps_per_print\": 10, \
+             \"zero_optimization\": {{\"stage\": 1}}, \"gradient_clipping\": 1.0, \"prescale_gradients\": false, \
+             \"wall_clock_breakdown\": false, \"curriculum_learning\": {{\"enabled\": false, \"params\": {{\"a\": 1}}}}, {precision}}}"
+        )
+    };
+    let flags =
+        "--global-batch-size 64 --micro-batch-size 2 --log-interval 10 --zero-stage 1 --clip-grad 1.0 --lr 1e-4";
+    let fp16 = "\"fp16\": {\"enabled\": true, \"loss_scale\": 0, \"loss_scale_window\": 500, \"hysteresis\": 2, \
+        \"min_loss_scale\": 1, \"initial_scale_power\": 11}";
+    let r = taken(&file(fp16), &format!("{flags} --fp16"), 8);
+    assert_eq!(r.config.optim.loss_scale, LossScale::Dynamic { initial: 2048.0, min: 1.0, window: 500, hysteresis: 2 });
+    let bf16 = "\"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": false}, \"data_types\": {\"grad_accum_dtype\": \"fp32\"}";
+    let r = taken(&file(bf16), &format!("{flags} --bf16"), 8);
+    assert_eq!(notices_text(&r.notices), "");
+}
+
 #[test]
 fn a_silent_command_line_takes_the_file_and_says_so() {
     let file = "{\n \"train_micro_batch_size_per_gpu\": 2,\n \"gradient_accumulation_steps\": 3,\n \"gradient_clipping\": 0.5,\n \

@@ -11,6 +11,7 @@ mod folder;
 mod write;
 
 pub use arguments::arguments;
+pub use compare::compare;
 pub use error::{Error, Result};
 pub use family::Family;
 pub use folder::Folder;

@@ -24,6 +24,9 @@ pub enum Error {
     /// A published model.
     #[error(transparent)]
     Published(Box<ferrotron_published::Error>),
+    /// A checkpoint of Megatron-LM.
+    #[error(transparent)]
+    Foreign(Box<ferrotron_foreign::Error>),
     /// Learning-rate or weight-decay schedule.
     #[error(transparent)]
     Scheduler(Box<ferrotron_optim::SchedulerError>),
@@ -92,5 +95,6 @@ boxed! {
     Tokenizer: ferrotron_tokenizer::Error,
     Checkpoint: ferrotron_checkpoint::Error,
     Published: ferrotron_published::Error,
+    Foreign: ferrotron_foreign::Error,
     Scheduler: ferrotron_optim::SchedulerError,
 }

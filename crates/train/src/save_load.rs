@@ -8,6 +8,7 @@ use ferrotron_base::{DType, ShardSpec};
 use ferrotron_checkpoint::{Checkpoint, Common, Entry, Kind, Save, SaveOptions, Source, WorldLayout};
 use ferrotron_config::settings::SchedulerOnLoad;
 use ferrotron_device::{Device, Stream, Tensor, host};
+use ferrotron_foreign::Megatron;
 use ferrotron_optim::scheduler::LoadPolicy;
 use ferrotron_published::Folder;
 use ferrotron_runtime::{Ctx, ParamSpec};
@@ -143,6 +144,10 @@ impl Trainer {
             self.is_no_restart(dir)?;
             return self.load_published(dir);
         }
+        if Megatron::is_one(dir, c.step) {
+            self.is_no_restart(dir)?;
+            return self.load_megatron(dir, c.step, !c.finetune);
+        }
         match Checkpoint::open(dir, c.step) {
             Ok(checkpoint) if c.finetune => self.load_weights_only(&checkpoint),
             Ok(checkpoint) => self.load_all(&checkpoint, c.load_optim),
@@ -172,9 +177,10 @@ impl Trainer {
 
     /// `--pretrained-checkpoint`: weights of a run, or published ones.
     fn load_pretrained(&mut self, dir: &Path) -> Result<Loaded> {
-        match Folder::is_one(dir) {
-            true => self.load_published(dir),
-            false => self.load_weights_only(&Checkpoint::open(dir, None)?),
+        match (Folder::is_one(dir), Megatron::is_one(dir, None)) {
+            (true, _) => self.load_published(dir),
+            (_, true) => self.load_megatron(dir, None, false),
+            _ => self.load_weights_only(&Checkpoint::open(dir, None)?),
         }
     }
 
@@ -187,6 +193,32 @@ impl Trainer {
         let (family, dir) = (folder.family().name(), dir.display());
         self.notices
             .push(format!("weights of a published model ({family}) from {dir}: training starts at iteration 0"));
+        self.notices.extend(noted.into_iter().map(|what| format!("note: {what}")));
+        Ok(Loaded::From(0))
+    }
+
+    /// Weights of a checkpoint that Megatron-LM wrote. `resume`: the command line asks for the run's state too.
+    fn load_megatron(&mut self, dir: &Path, step: Option<u64>, resume: bool) -> Result<Loaded> {
+        if self.config.checkpoint.save.as_deref() == Some(dir) {
+            return Err(Error::Setting(format!(
+                "--save {dir} is where Megatron-LM's checkpoints lie, which would be written over: --pretrained-checkpoint \
+                 {dir}, and another folder for --save and --load",
+                dir = dir.display()
+            )));
+        }
+        let checkpoint = Megatron::open(dir, step)?;
+        let noted = checkpoint.check(&self.model)?;
+        load_params(&self.cx, &checkpoint)?;
+        self.start_afresh()?;
+        let (what, dir) = (checkpoint.describe(), dir.display());
+        let state = if resume {
+            "; its optimizer, schedule, random and data state are not taken over yet (--finetune says that this is meant)"
+        } else {
+            ""
+        };
+        self.notices.push(format!(
+            "weights of a Megatron checkpoint ({what}) from {dir}: training starts at iteration 0{state}"
+        ));
         self.notices.extend(noted.into_iter().map(|what| format!("note: {what}")));
         Ok(Loaded::From(0))
     }
@@ -283,15 +315,30 @@ impl Weights for Folder {
     }
 
     fn bytes(&self, spec: &ShardSpec, range: Range<usize>, dtype: DType, out: &mut [u8]) -> Result<()> {
-        let mut values = vec![0f32; range.len()];
-        self.read_f32(spec, range, &mut values)?;
-        let raw: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        ferrotron_checkpoint::convert::convert(DType::F32, &raw, dtype, out);
-        Ok(())
+        rounded(self, spec, range, dtype, out)
     }
 }
 
-/// What `cx` keeps of every parameter, from a checkpoint or a published model.
+impl Weights for Megatron {
+    fn f32s(&self, spec: &ShardSpec, range: Range<usize>, out: &mut [f32]) -> Result<()> {
+        Ok(self.read_f32(spec, range, out)?)
+    }
+
+    fn bytes(&self, spec: &ShardSpec, range: Range<usize>, dtype: DType, out: &mut [u8]) -> Result<()> {
+        rounded(self, spec, range, dtype, out)
+    }
+}
+
+/// [`Weights::bytes`] by way of f32, which holds every number of 16 bits.
+fn rounded(from: &impl Weights, spec: &ShardSpec, range: Range<usize>, dtype: DType, out: &mut [u8]) -> Result<()> {
+    let mut values = vec![0f32; range.len()];
+    from.f32s(spec, range, &mut values)?;
+    let raw: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    ferrotron_checkpoint::convert::convert(DType::F32, &raw, dtype, out);
+    Ok(())
+}
+
+/// What `cx` keeps of every parameter, from a checkpoint of ours or Megatron's, or a published model.
 pub fn load_params(cx: &Ctx, from: &impl Weights) -> Result<()> {
     for (id, spec) in cx.params.table().iter() {
         let (offset, mut t) = cx.params.kept(id);

@@ -82,6 +82,8 @@ pub(super) fn zero(m: &mut Merge, c: &mut Checker, root: &Node) {
         m.put(c, "zero_optimization.overlap_comm", "overlap_grad_reduce", Value::Bool(on));
     }
     if let Some(n) = m.int("zero_optimization.reduce_bucket_size").filter(|n| *n > 0) {
+        // Larger than any buffer of a rank either way.
+        let n = n.min(i64::from(i32::MAX));
         m.put(c, "zero_optimization.reduce_bucket_size", "ddp_bucket_size", Value::Int(n));
     }
     if let Some(norm) = m.number("gradient_clipping") {

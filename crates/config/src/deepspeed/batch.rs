@@ -132,7 +132,7 @@ fn refuse(m: &Merge, c: &mut Checker, why: NoTriangle, ranks: i64) {
             t.total, t.micro, t.steps
         ),
     );
-    v.arithmetic = Some(format!("{}; {ranks} data-parallel ranks", stated.join(", ")));
+    v.arithmetic = Some(format!("{}; {}", stated.join(", "), plural(ranks, "data-parallel rank")));
     v.legal = Some(fixes(t, ranks).join("; or "));
     v.why =
         Some("every rank runs the same number of equal micro-batches; what is left open is divided downwards".into());
@@ -149,9 +149,13 @@ fn fixes(t: Triangle, ranks: i64) -> Vec<String> {
     if let Some(n) = whole(steps.saturating_mul(ranks)).filter(|n| *n != t.micro) {
         out.push(format!("{MICRO} {n}"));
     }
-    out.push(format!("no {TOTAL}, but {MICRO} {micro} and {STEPS}"));
+    out.push(format!("no {TOTAL}, but {MICRO} {micro} and {STEPS} {steps}"));
     if let Some(n) = whole(micro.saturating_mul(steps)).filter(|n| *n != ranks) {
-        out.push(format!("{n} data-parallel ranks"));
+        out.push(plural(n, "data-parallel rank"));
     }
     out
+}
+
+fn plural(n: i64, noun: &str) -> String {
+    crate::validate::checker::plural(usize::try_from(n).unwrap_or(0), noun)
 }

@@ -37,10 +37,10 @@ pub(super) fn look(
         }
     }
     let (params, own): (Vec<_>, Vec<_>) = members.iter().cloned().partition(|(n, _)| n == "params");
-    s.section(c, root, section, &own);
+    s.walk(c, root, section, &own);
     let inner = keys::section("optimizer.params");
     match (params.first().map(|(_, node)| node), inner) {
-        (Some(Node { data: Data::Object(params), .. }), Some(inner)) => s.section(c, root, inner, params),
+        (Some(Node { data: Data::Object(params), .. }), Some(inner)) => s.walk(c, root, inner, params),
         (Some(node), _) if node.data != Data::Null => s.fault(c, "optimizer.params", node, "no section", "{ ... }"),
         _ => {}
     }

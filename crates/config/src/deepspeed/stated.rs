@@ -49,7 +49,8 @@ impl Stated {
         s
     }
 
-    fn walk(&mut self, c: &mut Checker, root: &Node, section: &'static Section, members: &[(String, Node)]) {
+    /// Judges the members of a section and of those inside it.
+    pub fn walk(&mut self, c: &mut Checker, root: &Node, section: &'static Section, members: &[(String, Node)]) {
         for (name, node) in members {
             let path = join(section.path, name);
             if path == "bfloat16" {
@@ -86,11 +87,6 @@ impl Stated {
                 self.unknown.push(format!("{path}{hint}"));
             }
         }
-    }
-
-    /// The same for the members of one section.
-    pub fn section(&mut self, c: &mut Checker, root: &Node, section: &'static Section, members: &[(String, Node)]) {
-        self.walk(c, root, section, members);
     }
 
     fn take(&mut self, c: &mut Checker, root: &Node, path: String, key: &'static Key, node: &Node) {
@@ -225,10 +221,7 @@ fn misfit(shape: Shape, node: &Node) -> Option<String> {
         Shape::Int(least) => {
             (node.int().is_some_and(|n| n >= least), format!("a whole number of at least {least}, without a fraction"))
         }
-        Shape::Real => {
-            let is_bool = matches!(node.data, Data::Bool(_));
-            (!is_bool && node.number().is_some_and(|x| x >= 0.0), "a finite number of at least 0".to_string())
-        }
+        Shape::Real => (node.number().is_some_and(|x| x >= 0.0), "a finite number of at least 0".to_string()),
         Shape::Text => (node.text().is_some(), "a text".to_string()),
         Shape::Word(words) => (node.text().is_some_and(|t| words.contains(&t)), words.join(", ")),
         Shape::Any | Shape::Feature => (true, String::new()),

@@ -184,6 +184,6 @@ pub(super) fn list(numbers: &[usize]) -> String {
 }
 
 /// `1 rank`, `4 ranks`.
-pub(super) fn plural(n: usize, noun: &str) -> String {
+pub(crate) fn plural(n: usize, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }

@@ -20,7 +20,7 @@ pub(super) static SECTIONS: &[Section] = &[
         key("initial_scale_power", Int(0), "", Acts("--initial-loss-scale 2^n; 16 where the file turns fp16 on and neither states it")),
         key("loss_scale_window", Int(1), "", Acts("--loss-scale-window")),
         key("hysteresis", Int(1), "", Acts("--hysteresis")),
-        key("min_loss_scale", Int(1), "", Acts("--min-loss-scale")),
+        key("min_loss_scale", Int(1), "", Acts("--min-loss-scale. There Megatron goes on, DeepSpeed stops")),
         key("auto_cast", Bool, "false", NoEffect("the model's inputs are token numbers")),
         key("consecutive_hysteresis", Bool, "false", Planned("filling the hysteresis up on every good step is not there yet", "consecutive_hysteresis: false")),
         key("fp16_master_weights_and_grads", Bool, "false", Refused("master weights and main gradients are f32 here", "fp16_master_weights_and_grads: false")),
