@@ -179,6 +179,7 @@ fn a_thousand_ranks_take_one_step() {
             num_query_groups: 96,
             kv_channels: 128,
             ffn_hidden_size: 4 * 12288,
+            other_ffn: None,
             gated_mlp: false,
             seq_length: 2048,
             padded_vocab_size: 51200,

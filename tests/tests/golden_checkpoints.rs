@@ -18,7 +18,8 @@ fn config(name: &str, vocab: usize) -> ModelConfig {
     } else {
         ModelConfig { norm_eps: 1e-5, ..ModelConfig::llama(4, 32, 4, 2, 48) }
     };
-    let experts = ExpertsConfig { count: 4, chosen: 2, ffn: 24, pre_softmax: false, balance: 0.0, z_loss: 0.0 };
+    let experts =
+        ExpertsConfig { count: 4, chosen: 2, ffn: 24, shared_ffn: 0, pre_softmax: false, balance: 0.0, z_loss: 0.0 };
     ModelConfig { vocab, max_positions: 16, experts: name.contains("moe").then_some(experts), ..base }
 }
 

@@ -196,11 +196,17 @@ const REFUSED: &[(&str, usize, &[&str])] = &[
     ("--model-parallel-size 4", 1, &["--model-parallel-size was removed", "--tensor-model-parallel-size"]),
     // planned features and strictness
     (
-        "--num-experts 4 --moe-shared-expert-intermediate-size 64",
+        "--num-experts 4 --moe-shared-expert-gate",
         1,
-        &["--moe-shared-expert-intermediate-size: this part of mixture-of-experts layers is not there yet"],
+        &["--moe-shared-expert-gate: this part of mixture-of-experts layers is not there yet"],
     ),
-    ("--num-experts 4 --moe-layer-freq 2", 1, &["dense layers among those with experts", "--moe-layer-freq 1"]),
+    ("--num-experts 4 --moe-layer-freq 0", 1, &["divides by nothing", "an entry a layer"]),
+    ("--num-experts 4 --moe-layer-freq [1,0,1]", 1, &["list of 0 and 1, an entry a layer", "3 entries, 4 layers"]),
+    (
+        "--num-experts 4 --disable-bias-linear --n-shared-experts 2 --moe-shared-expert-intermediate-size 64",
+        1,
+        &["two widths of the shared experts", "512"],
+    ),
     (
         "--num-experts 4 --moe-router-load-balancing-type seq_aux_loss",
         1,
@@ -305,11 +311,11 @@ fn what_experts_come_to() {
     assert_eq!((with.aux_loss_coeff, with.z_loss_coeff, with.router_pre_softmax), (0.01, 0.001, true));
     assert_eq!(moe("none").aux_loss_coeff, 0.0);
     let dense = |flags: &str| tiny(&format!("--num-experts 4 {flags}")).config.model.moe.expect("experts").dense_layers;
-    assert_eq!(dense(""), []);
+    assert!(dense("").is_empty());
     assert_eq!(dense("--moe-layer-freq 2"), [1, 3]);
     assert_eq!(dense("--moe-layer-freq ([0]*1+[1]*3)"), [0]);
     assert_eq!(dense("--moe-layer-freq 2 --first-k-dense-replace 1"), [0, 1, 3]);
-    assert_eq!(dense("--moe-layer-freq -1 --first-k-dense-replace -1"), [], "MindSpeed-LLM's Qwen 3");
+    assert!(dense("--moe-layer-freq -1 --first-k-dense-replace -1").is_empty(), "MindSpeed-LLM's Qwen 3");
     let shared = tiny("--num-experts 4 --disable-bias-linear --moe-shared-expert-intermediate-size 40");
     assert_eq!(shared.config.model.moe.expect("experts").shared_ffn_hidden_size, 40);
 }

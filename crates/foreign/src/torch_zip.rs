@@ -146,7 +146,7 @@ impl Archive {
                 let what = format!("entry {name:?} is compressed or encrypted, which torch.save never does");
                 return Err(blob.wrong(what));
             }
-            if entry.header.checked_add(30 + entry.len).is_none_or(|end| end > start) {
+            if entry.header.checked_add(30).and_then(|at| at.checked_add(entry.len)).is_none_or(|end| end > start) {
                 return Err(blob.wrong(format!("is truncated or damaged: entry {name:?} lies outside of it")));
             }
             let (folder, inside) = name.split_once('/').ok_or_else(broken)?;

@@ -156,6 +156,25 @@ fn zip64_records_are_read() {
     }
 }
 
+/// Lengths near 2^64, whose sums with positions have no place in 64 bits.
+#[test]
+fn zip64_lengths_do_not_overflow() {
+    let whole = zip(&[("root/data/0", &[7u8; 100]), ("root/data/1", &[9u8; 5])], true);
+    let field = [1u8, 0, 24, 0];
+    let places: Vec<usize> = (0..whole.len()).filter(|&i| whole[i..].starts_with(&field)).collect();
+    assert_eq!(places.len(), 2);
+    for at in places.iter().flat_map(|at| [at + 4, at + 20]) {
+        for n in [u64::MAX, u64::MAX - 29, u64::MAX - 30, u64::MAX / 2 + 1] {
+            let t = Temp::new("overflow");
+            let mut file = whole.clone();
+            file[at..at + 8].copy_from_slice(&n.to_le_bytes());
+            write(&t.0, "a.pt", &file);
+            let told = Archive::open(t.0.join("a.pt")).unwrap_err().to_string();
+            assert!(told.contains("lies outside of it"), "{told}");
+        }
+    }
+}
+
 /// Beyond 4 GiB: of a file of 6 GiB (with a hole), the directory and what is asked for is read.
 #[test]
 fn large_files_cost_what_is_read() {

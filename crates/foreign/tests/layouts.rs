@@ -283,7 +283,7 @@ fn an_incomplete_checkpoint_is_told() {
 fn unknown_parameters_are_told() {
     let t = Temp::new("unknown");
     let l = Layout { tp: 1, pp: 1, vpp: 1, ep: 1, etp: 1, experts: 0 };
-    let rename = |name: &str| name.replace("mlp.linear_fc2", "mlp.shared_experts.linear_fc2");
+    let rename = |name: &str| name.replace("mlp.linear_fc2", "mlp.shared_experts.gate");
     save(&t.0, &whole(0), l, &rename);
     let e = Megatron::open(&t.0, None).unwrap_err().to_string();
     assert!(e.contains("has 4 parameters that are of no model") && e.contains("shared_experts"), "{e}");

@@ -74,17 +74,34 @@ pub fn model(saved: &Map<String, Json>, base: &ModelConfig) -> ModelConfig {
         None => {}
         Some(count) => {
             let base = base.experts;
-            let none = ExpertsConfig { count, chosen: 2, ffn: m.ffn, pre_softmax: false, balance: 0.0, z_loss: 0.0 };
+            let (pre_softmax, shared_ffn) = (false, 0);
+            let none =
+                ExpertsConfig { count, chosen: 2, ffn: m.ffn, shared_ffn, pre_softmax, balance: 0.0, z_loss: 0.0 };
             m.experts = Some(ExpertsConfig {
                 count,
                 chosen: size("moe_router_topk").unwrap_or(base.map_or(2, |e| e.chosen)),
                 ffn: size("moe_ffn_hidden_size").unwrap_or(m.ffn),
+                shared_ffn: match all.get("moe_shared_expert_intermediate_size") {
+                    Some(_) => size("moe_shared_expert_intermediate_size").unwrap_or(0),
+                    None => base.map_or(0, |e| e.shared_ffn),
+                },
                 pre_softmax: flag("moe_router_pre_softmax").unwrap_or(base.is_some_and(|e| e.pre_softmax)),
                 ..base.unwrap_or(none)
             });
+            m.dense_layers = dense_layers(all.get("moe_layer_freq"), m.num_layers).unwrap_or(m.dense_layers);
         }
     }
     m
+}
+
+/// Layers without experts, by `moe_layer_freq`: a number, or 0 and 1 for each layer.
+fn dense_layers(freq: Option<&Json>, layers: usize) -> Option<Vec<usize>> {
+    let dense = |i: &usize| match freq {
+        Some(Json::Array(pattern)) => pattern.get(*i).and_then(Json::as_u64) == Some(0),
+        Some(n) => n.as_u64().is_some_and(|n| n > 0 && !(*i as u64).is_multiple_of(n)),
+        None => false,
+    };
+    freq.map(|_| (0..layers).filter(dense).collect())
 }
 
 /// The MLP's function, and whether it is gated. Megatron's fused bias and GELU is the approximation by tanh.

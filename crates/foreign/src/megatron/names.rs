@@ -62,7 +62,7 @@ const PARTS: [(&str, &str); 10] = [
     ("mlp.dense_h_to_4h.", "mlp.linear_fc1."),
 ];
 /// What a layer has.
-const KNOWN: [&str; 8] = [
+const KNOWN: [&str; 10] = [
     "input_layernorm",
     "pre_mlp_layernorm",
     "self_attention.linear_qkv",
@@ -71,6 +71,8 @@ const KNOWN: [&str; 8] = [
     "self_attention.k_layernorm",
     "mlp.linear_fc1",
     "mlp.linear_fc2",
+    "mlp.shared_experts.linear_fc1",
+    "mlp.shared_experts.linear_fc2",
 ];
 
 fn is_weight(tail: &str) -> bool {
@@ -187,7 +189,11 @@ mod tests {
             ("decoder.layers.mlp.experts.experts.linear_fc1.weight", expert(None, None, "linear_fc1.weight")),
             ("decoder.layers.0.self_attention.linear_qkv._extra_state", Name::Ignored),
             ("decoder.layers.0.mlp.experts.weight1", Name::Unknown),
-            ("decoder.layers.0.mlp.shared_experts.linear_fc1.weight", Name::Unknown),
+            (
+                "decoder.layers.0.mlp.shared_experts.linear_fc1.weight",
+                dense(Some(0), "mlp.shared_experts.linear_fc1.weight"),
+            ),
+            ("decoder.layers.0.mlp.shared_experts.gate_weight", Name::Unknown),
             ("decoder.layers.0.self_attention.linear_kv_down_proj.weight", Name::Unknown),
             ("mtp.layers.0.enorm.weight", Name::Unknown),
         ] {
