@@ -63,9 +63,8 @@ impl Blob {
         Ok(Blob { files: files.clone(), path, start: 0, len })
     }
 
-    /// A part of a file.
-    pub fn part(files: &Arc<Files>, path: PathBuf, start: u64, len: u64) -> Result<Blob> {
-        let there = length(&path)?;
+    /// A part of a file of `there` bytes.
+    pub fn part(files: &Arc<Files>, path: PathBuf, there: u64, start: u64, len: u64) -> Result<Blob> {
         if start.checked_add(len).is_none_or(|end| end > there) {
             return Err(Error::file(&path, format!("has {there} bytes; bytes {start}.. of {len} are asked for")));
         }

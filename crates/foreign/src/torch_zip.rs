@@ -51,13 +51,19 @@ fn u64_at(b: &[u8], at: usize) -> Option<u64> {
 /// Start, length and number of entries of the directory.
 fn directory(blob: &Blob) -> Result<(u64, u64, u64)> {
     let not = || blob.wrong("is not a complete zip archive, as torch.save writes it: it has no directory at its end");
-    // The end record is 22 bytes and a comment of at most 65535.
-    let tail = blob.len().min(22 + 65_535);
-    let base = blob.len() - tail;
-    let mut bytes = vec![0; tail as usize];
-    blob.read(base, &mut bytes)?;
-    let last = bytes.len().checked_sub(22).ok_or_else(not)?;
-    let at = (0..=last).rev().find(|&i| bytes[i..].starts_with(b"PK\x05\x06")).ok_or_else(not)?;
+    // The end record is 22 bytes and a comment of at most 65535; torch writes none.
+    let (mut bytes, mut base, mut found) = (vec![], 0, None);
+    for tail in [22, 22 + 65_535] {
+        base = blob.len().saturating_sub(tail);
+        bytes.resize((blob.len() - base) as usize, 0);
+        blob.read(base, &mut bytes)?;
+        let last = bytes.len().checked_sub(22).ok_or_else(not)?;
+        found = (0..=last).rev().find(|&i| bytes[i..].starts_with(b"PK\x05\x06"));
+        if found.is_some() {
+            break;
+        }
+    }
+    let at = found.ok_or_else(not)?;
     let end = &bytes[at..];
     let narrow = || Some((u32_at(end, 16)?, u32_at(end, 12)?, u16_at(end, 10)?, u16_at(end, 4)?));
     let (start, len, count, disk) = narrow().ok_or_else(not)?;

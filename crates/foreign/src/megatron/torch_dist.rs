@@ -1,7 +1,7 @@
 //! `--ckpt-format torch_dist`: torch.distributed.checkpoint's metadata and files, names as megatron-core stacks them.
 //! (megatron/core/dist_checkpointing/strategies/torch.py; torch/distributed/checkpoint/filesystem.py.)
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::names::{Name, Part, in_layer, parse};
 use super::param::{Param, Piece, Unit};
 use super::{Contents, Layout, run};
-use crate::files::{Blob, Files};
+use crate::files::{Blob, Files, length};
 use crate::pickle::{Pickle, Value, load};
 use crate::{Error, Result, shard};
 
@@ -49,7 +49,14 @@ pub fn contents(dir: &Path) -> Result<Contents> {
 
     let mut c = Contents::default();
     let mut common = None;
-    let reader = Reader { dir, files: &files, pickle: &pickle, stored: &stored, left: Cell::new(PIECES) };
+    let reader = Reader {
+        dir,
+        files: &files,
+        pickle: &pickle,
+        stored: &stored,
+        lengths: RefCell::default(),
+        left: Cell::new(PIECES),
+    };
     for (key, value) in states {
         let Some(key) = pickle.text(key).filter(|k| is_weight(k)) else { continue };
         if key.starts_with("common_state") {
@@ -113,6 +120,8 @@ struct Reader<'a> {
     files: &'a Arc<Files>,
     pickle: &'a Pickle,
     stored: &'a HashMap<(String, Vec<usize>), Stored>,
+    /// Of files.
+    lengths: RefCell<HashMap<String, u64>>,
     /// Pieces that may still come.
     left: Cell<usize>,
 }
@@ -125,7 +134,18 @@ impl Reader<'_> {
     fn blob(&self, key: &str, offset: &[usize]) -> Result<Blob> {
         let at = self.stored.get(&(key.to_string(), offset.to_vec()));
         let at = at.ok_or_else(|| self.wrong(format!("does not say where {key:?} at {offset:?} lies")))?;
-        Blob::part(self.files, self.dir.join(&at.file), at.start, at.len)
+        let path = self.dir.join(&at.file);
+        // Thousands of parts lie in a file: it is asked for its length once.
+        let known = self.lengths.borrow().get(&at.file).copied();
+        let there = match known {
+            Some(there) => there,
+            None => {
+                let there = length(&path)?;
+                self.lengths.borrow_mut().insert(at.file.clone(), there);
+                there
+            }
+        };
+        Blob::part(self.files, path, there, at.start, at.len)
     }
 
     /// A key's parameter, or those of all layers and experts.
