@@ -1,15 +1,16 @@
-//! `ferrotron export`: a checkpoint as a published model.
+//! `ferrotron export`: a checkpoint, ours or Megatron-LM's, as a published model.
 
 use std::path::Path;
 
 use ferrotron_base::DType;
-use ferrotron_checkpoint::{Checkpoint, Kind as State};
-use ferrotron_config::RawArgs;
+use ferrotron_checkpoint::Checkpoint;
 use ferrotron_config::flags::{Fallback, Flag, Group, Kind, Source};
-use ferrotron_published::{Export, write};
+use ferrotron_config::{RawArgs, Resolved};
+use ferrotron_foreign::Megatron;
+use ferrotron_published::{Export, Parameters, write};
 use ferrotron_train::{Error, bridge};
 
-use crate::generate::arguments_of;
+use crate::generate::{arguments_of, megatron};
 use crate::table::{count, parse_or_exit, required};
 
 const PROGRAM: &str = "ferrotron export";
@@ -18,7 +19,7 @@ const EMBEDDING: &str = "embedding.word_embeddings.weight";
 
 #[rustfmt::skip]
 static FLAGS: Group = Group { name: "export", source: Source::Ferrotron, flags: &[
-    Flag::new("--load", "load", Kind::Str, "Folder that a run saved into"),
+    Flag::new("--load", "load", Kind::Str, "Folder that a run, or Megatron-LM, saved into"),
     Flag::new("--ckpt-step", "ckpt_step", Kind::Int, "Iteration to export instead of the newest"),
     Flag::new("--output", "output", Kind::Str, "New folder: config.json and safetensors, as Hugging Face has them"),
     Flag::new("--dtype", "dtype", Kind::Str, "float32, bfloat16 or float16 instead of the type that was trained"),
@@ -51,7 +52,13 @@ fn export(args: &RawArgs) -> Result<u8, u8> {
     let file_bytes = count(PROGRAM, args, "max_shard_mib")? << 20;
     let e = Export { dtype, vocab: vocab.map(|v| v as usize), file_bytes };
     let step = args.int("ckpt_step").and_then(|n| u64::try_from(n).ok());
-    let exported = Checkpoint::open(Path::new(from), step).map_err(Error::from).and_then(|c| published(&c, to, e));
+    let from = Path::new(from);
+    let exported = if Megatron::is_one(from, step) {
+        megatron(from, step).and_then(|(checkpoint, resolved)| published(&checkpoint, &resolved, to, e))
+    } else {
+        let checkpoint = Checkpoint::open(from, step).map_err(Error::from);
+        checkpoint.and_then(|c| published(&c, &arguments_of(&c)?, to, e))
+    };
     match exported {
         Ok(line) => {
             println!("{line}");
@@ -61,11 +68,11 @@ fn export(args: &RawArgs) -> Result<u8, u8> {
     }
 }
 
-fn published(checkpoint: &Checkpoint, to: &str, e: Export) -> Result<String, Error> {
-    let config = arguments_of(checkpoint)?.config;
-    let none = || Error::Setting(format!("{} has no {EMBEDDING}", checkpoint.dir().display()));
-    let rows = checkpoint.get(State::Param, EMBEDDING).and_then(|t| t.global.first().copied()).ok_or_else(none)?;
-    let model = bridge::model_config(&config, rows)?;
+fn published(checkpoint: &impl Parameters, resolved: &Resolved, to: &str, e: Export) -> Result<String, Error> {
+    let none = || Error::Setting(format!("{} has no {EMBEDDING}", checkpoint.folder().display()));
+    let (shape, _) = checkpoint.parameter(EMBEDDING).ok_or_else(none)?;
+    let rows = *shape.first().ok_or_else(none)?;
+    let model = bridge::model_config(&resolved.config, rows)?;
     let (family, files) = write(checkpoint, &model, Path::new(to), e)?;
     Ok(format!("{to}: a {} of {rows} rows of vocabulary in {}", family.name(), files.join(", ")))
 }

@@ -77,7 +77,7 @@ fn published(dir: &Path) -> Result<(Folder, Resolved), Error> {
 }
 
 /// A checkpoint that Megatron-LM saved, and its run's arguments.
-fn megatron(dir: &Path, step: Option<u64>) -> Result<(Megatron, Resolved), Error> {
+pub(crate) fn megatron(dir: &Path, step: Option<u64>) -> Result<(Megatron, Resolved), Error> {
     let checkpoint = Megatron::open(dir, step)?;
     let resolved = described(&checkpoint.dir().display().to_string(), &checkpoint.arguments()?)?;
     Ok((checkpoint, resolved))

@@ -144,3 +144,31 @@ fn generate_writes_the_same_from_both_formats() {
     assert!(text.starts_with("5 6 7") && text.split_whitespace().count() > 3, "{text}");
     assert_eq!(text, words("llama_torch_dist"));
 }
+
+/// Both formats give the same published model, in the type that was trained, whose values are the checkpoint's.
+#[test]
+fn export_writes_the_same_from_both_formats() {
+    let full = SafetensorsFile::open(golden("llama.safetensors")).unwrap();
+    let t = Temp::new("megatron-export");
+    let export = |name: &str| {
+        let to = t.path(name);
+        let mut c = Command::new(env!("CARGO_BIN_EXE_ferrotron"));
+        c.args(["export", "--load", golden(name).to_str().unwrap(), "--output", to.to_str().unwrap()]);
+        let log = clean(&mut c);
+        assert!(log.contains("a llama of") && log.contains("model.safetensors"), "{log}");
+        (std::fs::read(to.join("model.safetensors")).unwrap(), std::fs::read_to_string(to.join("config.json")).unwrap())
+    };
+    let torch = export("llama_torch");
+    assert_eq!(torch, export("llama_torch_dist"));
+    assert!(torch.1.contains("\"bfloat16\""), "{}", torch.1);
+    let written = SafetensorsFile::open(t.path("llama_torch").join("model.safetensors")).unwrap();
+    for (theirs, ours) in [
+        ("model.embed_tokens.weight", "embedding.word_embeddings.weight"),
+        ("lm_head.weight", "output_layer.weight"),
+        ("model.layers.3.self_attn.o_proj.weight", "decoder.layers.3.self_attention.linear_proj.weight"),
+        ("model.layers.1.mlp.down_proj.weight", "decoder.layers.1.mlp.linear_fc2.weight"),
+    ] {
+        let (got, want) = (written.read_f32(theirs).unwrap(), full.read_f32(ours).unwrap());
+        assert!(got.iter().zip(&want).all(|(a, b)| a.to_bits() == b.to_bits()) && got.len() == want.len(), "{theirs}");
+    }
+}

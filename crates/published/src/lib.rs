@@ -15,4 +15,4 @@ pub use compare::compare;
 pub use error::{Error, Result};
 pub use family::Family;
 pub use folder::Folder;
-pub use write::{Export, write};
+pub use write::{Export, Parameters, write};

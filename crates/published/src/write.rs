@@ -1,4 +1,4 @@
-//! Writes a folder with a published model from one of our checkpoints.
+//! Writes a folder with a published model from a checkpoint.
 
 use std::cell::RefCell;
 use std::fs;
@@ -13,6 +13,35 @@ use ferrotron_models::hf::{HfTensor, Source, disassemble};
 use serde_json::{Map, Value, json};
 
 use crate::{Error, Family, Result};
+
+/// A checkpoint whose parameters can be published, by our names.
+pub trait Parameters {
+    /// Shape of a parameter over all ranks, and the type that it is kept in; `None` if there is no such.
+    fn parameter(&self, name: &str) -> Option<(Vec<usize>, DType)>;
+
+    /// The first elements of a whole parameter of that shape, as many as `out` has, in f32.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    fn read(&self, name: &str, shape: &[usize], out: &mut [f32]) -> Result<()>;
+
+    /// Its folder, for errors.
+    fn folder(&self) -> &Path;
+}
+
+impl Parameters for Checkpoint {
+    fn parameter(&self, name: &str) -> Option<(Vec<usize>, DType)> {
+        self.get(Kind::Param, name).map(|t| (t.global.to_vec(), t.dtype))
+    }
+
+    fn read(&self, name: &str, shape: &[usize], out: &mut [f32]) -> Result<()> {
+        Ok(self.read_f32(&ShardSpec::whole(name, shape), 0..out.len(), Kind::Param, out)?)
+    }
+
+    fn folder(&self) -> &Path {
+        self.dir()
+    }
+}
 
 /// How a model is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +66,12 @@ struct Planned {
 /// # Errors
 /// A model that no family has, a parameter that the checkpoint lacks, a folder that is there, files that cannot be written.
 /// Nothing is left of what was begun.
-pub fn write(checkpoint: &Checkpoint, model: &ModelConfig, dir: &Path, e: Export) -> Result<(Family, Vec<String>)> {
+pub fn write(
+    checkpoint: &impl Parameters,
+    model: &ModelConfig,
+    dir: &Path,
+    e: Export,
+) -> Result<(Family, Vec<String>)> {
     let family = Family::of_model(model)?;
     let failed = |path: &Path, what: String| Error::File { path: path.into(), what };
     if dir.exists() {
@@ -56,16 +90,16 @@ pub fn write(checkpoint: &Checkpoint, model: &ModelConfig, dir: &Path, e: Export
     done
 }
 
-fn files(checkpoint: &Checkpoint, c: &ModelConfig, family: Family, dir: &Path, e: Export) -> Result<Vec<String>> {
+fn files(checkpoint: &impl Parameters, c: &ModelConfig, family: Family, dir: &Path, e: Export) -> Result<Vec<String>> {
     let mapping = family.mapping(c);
     let mut planned = vec![];
     let mut stored = DType::F32;
     for (i, (name, source)) in mapping.iter().enumerate() {
         let missing =
-            || ferrotron_checkpoint::Error::NoSuchTensor { path: checkpoint.dir().into(), name: name.clone() };
-        let there = checkpoint.get(Kind::Param, name).ok_or_else(missing)?;
-        stored = there.dtype;
-        let shape = trimmed(name, there.global, e.vocab);
+            || ferrotron_checkpoint::Error::NoSuchTensor { path: checkpoint.folder().into(), name: name.clone() };
+        let (shape, kept) = checkpoint.parameter(name).ok_or_else(missing)?;
+        stored = kept;
+        let shape = trimmed(name, &shape, e.vocab);
         // shapes alone: a tensor of no values
         for (key, shape) in shapes(c, source, &shape) {
             planned.push(Planned { key, shape, ours: i });
@@ -150,16 +184,16 @@ fn shapes(c: &ModelConfig, source: &Source, shape: &[usize]) -> Vec<(String, Vec
 
 /// One of our parameters, whole, as published tensors.
 fn parameter(
-    checkpoint: &Checkpoint,
+    checkpoint: &impl Parameters,
     c: &ModelConfig,
     name: &str,
     source: &Source,
     vocab: Option<usize>,
 ) -> Result<Vec<(String, HfTensor)>> {
-    let global = checkpoint.get(Kind::Param, name).map_or(vec![], |t| t.global.to_vec());
+    let global = checkpoint.parameter(name).map_or(vec![], |(shape, _)| shape);
     let shape = trimmed(name, &global, vocab);
-    let n = shape.iter().product();
-    let mut values = vec![0f32; n];
-    checkpoint.read_f32(&ShardSpec::whole(name, &global), 0..n, Kind::Param, &mut values)?;
+    // Rows beyond those that are kept come last.
+    let mut values = vec![0f32; shape.iter().product()];
+    checkpoint.read(name, &global, &mut values)?;
     Ok(disassemble(c, source, &shape, &values))
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use ferrotron_base::ShardSpec;
+use ferrotron_base::{DType, ShardSpec};
 use ferrotron_checkpoint::{Foreign, Step, foreign, layout};
 use ferrotron_models::ModelConfig;
 use serde_json::{Map, Value as Json};
@@ -248,8 +248,33 @@ impl Megatron {
         }
     }
 
+    /// The type that its run kept parameters in, by its arguments.
+    fn dtype(&self) -> DType {
+        let on = |name: &str| self.contents.arguments.as_ref().is_some_and(|a| a.get(name) == Some(&Json::Bool(true)));
+        match (on("bf16"), on("fp16")) {
+            (true, _) => DType::BF16,
+            (_, true) => DType::F16,
+            _ => DType::F32,
+        }
+    }
+
     /// Names and shapes of its parameters, by our names.
     pub fn parameters(&self) -> impl Iterator<Item = (&str, &[usize])> {
         self.contents.params.iter().map(|(name, p)| (name.as_str(), p.shape.as_slice()))
+    }
+}
+
+impl ferrotron_published::Parameters for Megatron {
+    fn parameter(&self, name: &str) -> Option<(Vec<usize>, DType)> {
+        self.contents.params.get(name).map(|p| (p.shape.clone(), self.dtype()))
+    }
+
+    fn read(&self, name: &str, shape: &[usize], out: &mut [f32]) -> ferrotron_published::Result<()> {
+        let failed = |e: Error| ferrotron_published::Error::File { path: self.dir.clone(), what: e.to_string() };
+        self.read_f32(&ShardSpec::whole(name, shape), 0..out.len(), out).map_err(failed)
+    }
+
+    fn folder(&self) -> &Path {
+        &self.dir
     }
 }
