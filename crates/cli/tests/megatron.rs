@@ -172,3 +172,17 @@ fn export_writes_the_same_from_both_formats() {
         assert!(got.iter().zip(&want).all(|(a, b)| a.to_bits() == b.to_bits()) && got.len() == want.len(), "{theirs}");
     }
 }
+
+#[test]
+fn inspect_lists_theirs_by_our_names() {
+    let inspect = |path: &Path| clean(Command::new(env!("CARGO_BIN_EXE_ferrotron")).arg("inspect").arg(path));
+    let text = inspect(&golden("llama_torch"));
+    assert!(text.contains("torch, TP 2 x PP 2, iteration 3"), "{text}");
+    let full = SafetensorsFile::open(golden("llama.safetensors")).unwrap();
+    for t in full.tensors() {
+        assert!(text.contains(&format!("{:?} {}\n", t.shape, t.name)) || text.ends_with(&t.name), "{}: {text}", t.name);
+    }
+    assert_eq!(text.lines().count(), 1 + full.tensors().len());
+    let text = inspect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/hf/qwen3moe"));
+    assert!(text.contains("a qwen3_moe of 2 layers") && text.contains("model.embed_tokens.weight"), "{text}");
+}

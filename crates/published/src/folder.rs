@@ -80,6 +80,11 @@ impl Folder {
         &self.model
     }
 
+    /// Its safetensors files.
+    pub fn files(&self) -> &[SafetensorsFile] {
+        &self.files
+    }
+
     /// Checks that the weights are those of `ours`; gives what differs beside them.
     ///
     /// # Errors

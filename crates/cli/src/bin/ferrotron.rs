@@ -16,7 +16,7 @@ usage: ferrotron COMMAND ...
   generate         a few lines of text from a checkpoint
   export           a checkpoint as a Hugging Face folder
   curve            draw the loss curve of a log
-  inspect          what is in a checkpoint, token file or safetensors file
+  inspect          what is in a checkpoint, published model, token file or safetensors file
   corpus           text files to JSONL, one document a file
   doctor           which devices are here, and why others are not; --ops KIND tests every op of one
   explain          what a code of CANN or CUDA means and what to try: 507015, hccl:9, cuda:700, xid:79, or a whole message
