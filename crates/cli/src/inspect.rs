@@ -42,6 +42,9 @@ fn describe(path: &str) -> Result<String, String> {
             checkpoint(path)
         };
     }
+    if !dir.exists() && !Path::new(&format!("{path}.idx")).exists() {
+        return Err(format!("{path} is not there, nor {path}.idx"));
+    }
     let prefix = path.strip_suffix(".idx").or_else(|| path.strip_suffix(".bin")).unwrap_or(path);
     let data = IndexedDataset::open(prefix, Multimodal::No).map_err(|e| e.to_string())?;
     let n = data.sequences();

@@ -183,6 +183,8 @@ fn inspect_lists_theirs_by_our_names() {
         assert!(text.contains(&format!("{:?} {}\n", t.shape, t.name)) || text.ends_with(&t.name), "{}: {text}", t.name);
     }
     assert_eq!(text.lines().count(), 1 + full.tensors().len());
+    let (code, e) = fail(Command::new(env!("CARGO_BIN_EXE_ferrotron")).args(["inspect", "no/such"]));
+    assert!(code == 1 && e.contains("no/such is not there, nor no/such.idx"), "{e}");
     let text = inspect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/hf/qwen3moe"));
     assert!(text.contains("a qwen3_moe of 2 layers") && text.contains("model.embed_tokens.weight"), "{text}");
 }
