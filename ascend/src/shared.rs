@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferrotron_acl_sys::{self as acl, code};
 use ferrotron_comm::Ending;
+use ferrotron_device::streams::Streams;
 use ferrotron_device::{Error, Result, launches};
 
 use crate::Cann;
@@ -55,7 +56,7 @@ pub struct Shared {
     pub ordinal: u32,
     context: usize,
     pub options: Options,
-    streams: Mutex<Vec<Weak<Core>>>,
+    pub streams: Streams<Core>,
     /// Whether anybody still waits for the device.
     pub ending: Ending,
     /// Ops of the contract with the operators that they were made of so far.
@@ -87,7 +88,7 @@ impl Shared {
         // an id that is too large is one that the runtime refuses
         let id = i32::try_from(ordinal).unwrap_or(i32::MAX);
         let ordinal = id.unsigned_abs();
-        let (streams, used) = (Mutex::default(), Mutex::default());
+        let (streams, used) = (Streams::default(), Mutex::default());
         let mut shared = Shared { cann, name, ordinal, context: 0, options, streams, used, ending: Ending::default() };
         let mut context = std::ptr::null_mut();
         // SAFETY: the runtime is initialised.
@@ -164,32 +165,22 @@ impl Shared {
                  ASCEND_LAUNCH_BLOCKING=1 waits after each, so that the last one listed is the one"
             ));
         }
-        let streams = self.streams();
+        let streams = self.streams.all();
         let others = streams.iter().filter(|s| !std::ptr::eq(&***s, asked) && s.has_work());
         launches::tell(&mut what, others.map(|s| &s.launches), &asked.launches);
         self.failed(what)
     }
 
-    fn streams(&self) -> Vec<Arc<Core>> {
-        lock(&self.streams).iter().filter_map(Weak::upgrade).collect()
-    }
-
     /// Ends all waits for the device with this cause, and aborts what its streams do.
     pub fn abandon(&self, why: &str) {
         if self.ending.abandon(why) {
-            self.streams().iter().for_each(|s| s.abort());
+            self.streams.all().iter().for_each(|s| s.abort());
         }
-    }
-
-    pub fn add_stream(&self, core: &Arc<Core>) {
-        let mut streams = lock(&self.streams);
-        streams.retain(|s| s.strong_count() > 0);
-        streams.push(Arc::downgrade(core));
     }
 
     /// Waits until every stream is idle: before memory is freed, for the runtime's free waits for nobody.
     pub fn drain(&self) {
-        for s in self.streams() {
+        for s in self.streams.all() {
             // An error is the stream's own and shows at its next call.
             let _ = s.synchronize();
         }

@@ -63,7 +63,7 @@ impl Core {
             positions: Mutex::default(),
             triangle: Mutex::default(),
         });
-        shared.add_stream(&core);
+        shared.streams.add(&core);
         Ok(core)
     }
 

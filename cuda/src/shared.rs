@@ -1,10 +1,11 @@
 //! What a device's streams, regions and kernels share: the tables, the context, and errors in words.
 
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferrotron_comm::Ending;
 use ferrotron_cuda_sys::{self as sys, CUresult, code};
+use ferrotron_device::streams::Streams;
 use ferrotron_device::{Error, Result, launches};
 
 use crate::Cuda;
@@ -58,7 +59,7 @@ pub struct Shared {
     pub device: i32,
     context: usize,
     omit: Option<Omit>,
-    streams: Mutex<Vec<Weak<Core>>>,
+    pub streams: Streams<Core>,
     /// Whether anybody still waits for the device.
     pub ending: Ending,
     pub graphs: Graphs,
@@ -75,7 +76,7 @@ impl Shared {
         let name = format!("cuda:{ordinal}");
         // a number that is too large is one that the driver refuses
         let number = i32::try_from(ordinal).unwrap_or(i32::MAX);
-        let (streams, ending, graphs) = (Mutex::default(), Ending::default(), Graphs::default());
+        let (streams, ending, graphs) = (Streams::default(), Ending::default(), Graphs::default());
         let mut shared = Shared { cuda, name, device: 0, context: 0, omit, streams, ending, graphs };
         let driver = &shared.cuda.driver;
         let (mut device, mut context) = (0, std::ptr::null_mut());
@@ -128,31 +129,21 @@ impl Shared {
     /// An error that one stream was asked for, with what was launched last on all that have work: a kernel's error shows first
     /// at whichever is asked first.
     pub fn failed_at(&self, mut what: String, asked: &Core) -> Error {
-        let streams = self.streams();
+        let streams = self.streams.all();
         let others = streams.iter().filter(|s| !std::ptr::eq(&***s, asked) && s.has_work());
         launches::tell(&mut what, others.map(|s| &s.launches), &asked.launches);
         self.failed(what)
     }
 
-    fn streams(&self) -> Vec<Arc<Core>> {
-        lock(&self.streams).iter().filter_map(Weak::upgrade).collect()
-    }
-
-    pub fn add_stream(&self, core: &Arc<Core>) {
-        let mut streams = lock(&self.streams);
-        streams.retain(|s| s.strong_count() > 0);
-        streams.push(Arc::downgrade(core));
-    }
-
     /// The handle to use for a stream: its own, unless a test wants the first.
     pub fn stream_for(&self, core: &Core, omit: Omit) -> sys::CUstream {
-        let first = self.omits(omit).then(|| lock(&self.streams).iter().find_map(Weak::upgrade)).flatten();
+        let first = self.omits(omit).then(|| self.streams.first()).flatten();
         first.map_or(core.handle(), |first| first.handle())
     }
 
     /// Waits until every stream is idle: before memory is unmapped, which waits for nobody.
     pub fn drain(&self) {
-        for s in self.streams() {
+        for s in self.streams.all() {
             // An error is the stream's own and shows at its next call.
             let _ = s.synchronize();
         }

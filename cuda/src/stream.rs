@@ -49,7 +49,7 @@ impl Core {
             workspace: Mutex::default(),
             staging: Mutex::default(),
         });
-        shared.add_stream(&core);
+        shared.streams.add(&core);
         Ok(core)
     }
 

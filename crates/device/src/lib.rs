@@ -19,6 +19,7 @@ pub mod pending;
 pub mod pool;
 pub mod staging;
 pub mod stream;
+pub mod streams;
 pub mod tensor;
 
 pub use backend::{Backend, Device, DeviceInfo, Graphs, ProbeError, Region, StreamRole};
