@@ -3,6 +3,8 @@
 //! A fused qkv or gate/up weight under tensor parallelism is *several* boxes of the global matrix. Initial values,
 //! checkpoints and resharding are all stated over these boxes, so loading under another layout is geometry.
 
+use std::ops::Range;
+
 use crate::Shape;
 
 /// A box of a global tensor: `start[d] .. start[d] + len[d]` in every dim.
@@ -112,6 +114,18 @@ impl ShardSpec {
             base += b.numel();
         }
     }
+
+    /// The contiguous runs of elements `range` of the local copy: index in the whole, index in the range, length.
+    pub fn runs_within(&self, range: &Range<usize>) -> Vec<(usize, usize, usize)> {
+        let mut runs = vec![];
+        self.for_each_run(|global, local, n| {
+            let (first, end) = (local.max(range.start), (local + n).min(range.end));
+            if first < end {
+                runs.push((global + first - local, first - range.start, end - first));
+            }
+        });
+        runs
+    }
 }
 
 #[cfg(test)]
@@ -138,6 +152,9 @@ mod tests {
         s.for_each_run(|g, l, n| runs.push((g, l, n)));
         assert_eq!(runs, [(5, 0, 10), (30, 10, 5)]);
         assert_eq!(s.local_shape(), Shape::from([3, 5]));
+        assert_eq!(s.runs_within(&(0..15)), runs);
+        assert_eq!(s.runs_within(&(7..12)), [(12, 0, 3), (30, 3, 2)]);
+        assert!(s.runs_within(&(15..15)).is_empty());
     }
 
     #[test]

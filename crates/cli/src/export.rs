@@ -7,15 +7,13 @@ use ferrotron_checkpoint::Checkpoint;
 use ferrotron_config::flags::{Fallback, Flag, Group, Kind, Source};
 use ferrotron_config::{RawArgs, Resolved};
 use ferrotron_foreign::Megatron;
-use ferrotron_published::{Export, Parameters, write};
+use ferrotron_published::{Export, Parameters, VOCABULARY, write};
 use ferrotron_train::{Error, bridge};
 
 use crate::generate::{arguments_of, megatron};
 use crate::table::{count, parse_or_exit, required};
 
 const PROGRAM: &str = "ferrotron export";
-/// Rows of this parameter are the vocabulary, padding too.
-const EMBEDDING: &str = "embedding.word_embeddings.weight";
 
 #[rustfmt::skip]
 static FLAGS: Group = Group { name: "export", source: Source::Ferrotron, flags: &[
@@ -69,8 +67,10 @@ fn export(args: &RawArgs) -> Result<u8, u8> {
 }
 
 fn published(checkpoint: &impl Parameters, resolved: &Resolved, to: &str, e: Export) -> Result<String, Error> {
-    let none = || Error::Setting(format!("{} has no {EMBEDDING}", checkpoint.folder().display()));
-    let (shape, _) = checkpoint.parameter(EMBEDDING).ok_or_else(none)?;
+    // Its rows are the vocabulary, padding too.
+    let [embedding, _] = VOCABULARY;
+    let none = || Error::Setting(format!("{} has no {embedding}", checkpoint.folder().display()));
+    let (shape, _) = checkpoint.parameter(embedding).ok_or_else(none)?;
     let rows = *shape.first().ok_or_else(none)?;
     let model = bridge::model_config(&resolved.config, rows)?;
     let (family, files) = write(checkpoint, &model, Path::new(to), e)?;

@@ -12,14 +12,11 @@ use ferrotron_models::hf::{HfError, HfTensor, Source, assemble, runs};
 use serde_json::Value;
 
 use crate::compare::compare;
+use crate::padded::{POSITIONS, VOCABULARY, read_padded};
 use crate::{Error, Family, Result};
 
 /// Most bytes of a `config.json` or an index.
 const LIMIT: u64 = 64 << 20;
-/// Our parameters whose rows are the vocabulary.
-const VOCABULARY: [&str; 2] = ["embedding.word_embeddings.weight", "output_layer.weight"];
-/// Our parameter whose rows are positions.
-const POSITIONS: &str = "embedding.position_embeddings.weight";
 
 /// A published model. Files stay open, and are read when a parameter is asked for.
 #[derive(Debug)]
@@ -123,23 +120,10 @@ impl Folder {
         let source = self.sources.get(&spec.name).ok_or_else(missing)?;
         let total: usize = spec.global.iter().product();
         let there = self.expect(spec, source, total)?;
-        let mut pieces = vec![];
-        spec.for_each_run(|global, local, n| {
-            let (first, end) = (local.max(range.start), (local + n).min(range.end));
-            if first < end {
-                pieces.push((global + first - local, first - range.start, end - first));
-            }
-        });
         let mut whole = None;
-        for (global, to, n) in pieces {
-            let out = &mut out[to..to + n];
-            let inside = there.saturating_sub(global).min(n);
-            self.piece(source, global..global + inside, &mut out[..inside], &mut whole)?;
-            if inside < n {
-                self.pad(source, spec, there, global + inside, &mut out[inside..])?;
-            }
-        }
-        Ok(())
+        read_padded(spec, &range, there, out, |first, out| {
+            self.piece(source, first..first + out.len(), out, &mut whole)
+        })
     }
 
     /// Elements of ours that the published tensors give: all, or fewer of a padded vocabulary, or more positions.
@@ -186,17 +170,6 @@ impl Folder {
         for (key, first, n) in found {
             self.read(&key, first, &mut out[at..at + n])?;
             at += n;
-        }
-        Ok(())
-    }
-
-    /// Rows that the published vocabulary does not have.
-    fn pad(&self, source: &Source, spec: &ShardSpec, there: usize, global: usize, out: &mut [f32]) -> Result<()> {
-        let cols = spec.global.last().copied().unwrap_or(1).max(1);
-        let mut last = vec![0.0; cols];
-        self.piece(source, there.saturating_sub(cols)..there, &mut last, &mut None)?;
-        for (i, v) in out.iter_mut().enumerate() {
-            *v = last[(global + i) % cols];
         }
         Ok(())
     }

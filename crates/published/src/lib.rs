@@ -8,6 +8,7 @@ mod compare;
 mod error;
 mod family;
 mod folder;
+mod padded;
 mod write;
 
 pub use arguments::arguments;
@@ -15,4 +16,5 @@ pub use compare::compare;
 pub use error::{Error, Result};
 pub use family::Family;
 pub use folder::Folder;
+pub use padded::{POSITIONS, VOCABULARY, read_padded};
 pub use write::{Export, Parameters, write};

@@ -12,7 +12,7 @@ use ferrotron_models::ModelConfig;
 use ferrotron_models::hf::{HfTensor, Source, disassemble};
 use serde_json::{Map, Value, json};
 
-use crate::{Error, Family, Result};
+use crate::{Error, Family, Result, VOCABULARY};
 
 /// A checkpoint whose parameters can be published, by our names.
 pub trait Parameters {
@@ -170,8 +170,7 @@ fn write_json(dir: &Path, name: &str, value: &Value) -> Result<String> {
 /// Shape of a parameter without the padding of a vocabulary.
 fn trimmed(name: &str, global: &[usize], vocab: Option<usize>) -> Vec<usize> {
     let mut shape = global.to_vec();
-    let rows = name == "embedding.word_embeddings.weight" || name == "output_layer.weight";
-    if let Some(vocab) = vocab.filter(|_| rows) {
+    if let Some(vocab) = vocab.filter(|_| VOCABULARY.contains(&name)) {
         shape[0] = shape[0].min(vocab);
     }
     shape

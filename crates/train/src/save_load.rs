@@ -188,13 +188,8 @@ impl Trainer {
     fn load_published(&mut self, dir: &Path) -> Result<Loaded> {
         let folder = Folder::open(dir)?;
         let noted = folder.check(&self.model)?;
-        load_params(&self.cx, &folder)?;
-        self.start_afresh()?;
-        let (family, dir) = (folder.family().name(), dir.display());
-        self.notices
-            .push(format!("weights of a published model ({family}) from {dir}: training starts at iteration 0"));
-        self.notices.extend(noted.into_iter().map(|what| format!("note: {what}")));
-        Ok(Loaded::From(0))
+        let what = format!("a published model ({})", folder.family().name());
+        self.begin_with(&folder, dir, &what, "", noted)
     }
 
     /// Weights of a checkpoint that Megatron-LM wrote. `resume`: the command line asks for the run's state too.
@@ -208,17 +203,28 @@ impl Trainer {
         }
         let checkpoint = Megatron::open(dir, step)?;
         let noted = checkpoint.check(&self.model)?;
-        load_params(&self.cx, &checkpoint)?;
-        self.start_afresh()?;
-        let (what, dir) = (checkpoint.describe(), dir.display());
+        let what = format!("a Megatron checkpoint ({})", checkpoint.describe());
         let state = if resume {
             "; its optimizer, schedule, random and data state are not taken over yet (--finetune says that this is meant)"
         } else {
             ""
         };
-        self.notices.push(format!(
-            "weights of a Megatron checkpoint ({what}) from {dir}: training starts at iteration 0{state}"
-        ));
+        self.begin_with(&checkpoint, dir, &what, state, noted)
+    }
+
+    /// Begins at iteration 0 with weights that others made, and says so, with what was noted of them.
+    fn begin_with(
+        &mut self,
+        weights: &impl Weights,
+        dir: &Path,
+        what: &str,
+        state: &str,
+        noted: Vec<String>,
+    ) -> Result<Loaded> {
+        load_params(&self.cx, weights)?;
+        self.start_afresh()?;
+        let dir = dir.display();
+        self.notices.push(format!("weights of {what} from {dir}: training starts at iteration 0{state}"));
         self.notices.extend(noted.into_iter().map(|what| format!("note: {what}")));
         Ok(Loaded::From(0))
     }
@@ -295,8 +301,14 @@ impl Trainer {
 pub trait Weights {
     /// Elements `range` of what a rank holds of a parameter, in f32.
     fn f32s(&self, spec: &ShardSpec, range: Range<usize>, out: &mut [f32]) -> Result<()>;
-    /// The same in a type of 16 bits, rounded once, little-endian.
-    fn bytes(&self, spec: &ShardSpec, range: Range<usize>, dtype: DType, out: &mut [u8]) -> Result<()>;
+    /// The same in a type of 16 bits, rounded once, little-endian: by way of f32, which holds every number of 16 bits.
+    fn bytes(&self, spec: &ShardSpec, range: Range<usize>, dtype: DType, out: &mut [u8]) -> Result<()> {
+        let mut values = vec![0f32; range.len()];
+        self.f32s(spec, range, &mut values)?;
+        let raw: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        ferrotron_checkpoint::convert::convert(DType::F32, &raw, dtype, out);
+        Ok(())
+    }
 }
 
 impl Weights for Checkpoint {
@@ -313,29 +325,12 @@ impl Weights for Folder {
     fn f32s(&self, spec: &ShardSpec, range: Range<usize>, out: &mut [f32]) -> Result<()> {
         Ok(self.read_f32(spec, range, out)?)
     }
-
-    fn bytes(&self, spec: &ShardSpec, range: Range<usize>, dtype: DType, out: &mut [u8]) -> Result<()> {
-        rounded(self, spec, range, dtype, out)
-    }
 }
 
 impl Weights for Megatron {
     fn f32s(&self, spec: &ShardSpec, range: Range<usize>, out: &mut [f32]) -> Result<()> {
         Ok(self.read_f32(spec, range, out)?)
     }
-
-    fn bytes(&self, spec: &ShardSpec, range: Range<usize>, dtype: DType, out: &mut [u8]) -> Result<()> {
-        rounded(self, spec, range, dtype, out)
-    }
-}
-
-/// [`Weights::bytes`] by way of f32, which holds every number of 16 bits.
-fn rounded(from: &impl Weights, spec: &ShardSpec, range: Range<usize>, dtype: DType, out: &mut [u8]) -> Result<()> {
-    let mut values = vec![0f32; range.len()];
-    from.f32s(spec, range, &mut values)?;
-    let raw: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    ferrotron_checkpoint::convert::convert(DType::F32, &raw, dtype, out);
-    Ok(())
 }
 
 /// What `cx` keeps of every parameter, from a checkpoint of ours or Megatron's, or a published model.

@@ -13,16 +13,12 @@ use std::path::{Path, PathBuf};
 use ferrotron_base::{DType, ShardSpec};
 use ferrotron_checkpoint::{Foreign, Step, foreign, layout};
 use ferrotron_models::ModelConfig;
+use ferrotron_published::{POSITIONS, VOCABULARY, read_padded};
 use serde_json::{Map, Value as Json};
 
 use crate::pickle::{Pickle, Value};
 use crate::{Error, Result};
 use param::{Param, Unit};
-
-/// Our parameters whose rows are the vocabulary.
-const VOCABULARY: [&str; 2] = ["embedding.word_embeddings.weight", "output_layer.weight"];
-/// Our parameter whose rows are positions.
-const POSITIONS: &str = "embedding.position_embeddings.weight";
 
 /// How many ranks wrote it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -213,28 +209,7 @@ impl Megatron {
             let what = format!("{} has shape {theirs:?} there, {ours:?} in this model", spec.name);
             return Err(Error::file(&self.dir, what));
         }
-        let mut pieces = vec![];
-        spec.for_each_run(|global, local, n| {
-            let (first, end) = (local.max(range.start), (local + n).min(range.end));
-            if first < end {
-                pieces.push((global + first - local, first - range.start, end - first));
-            }
-        });
-        let there = param.numel();
-        for (global, to, n) in pieces {
-            let out = &mut out[to..to + n];
-            let inside = there.saturating_sub(global).min(n);
-            self.read(spec, param, global, &mut out[..inside])?;
-            if inside < n {
-                let cols = param.cols();
-                let mut last = vec![0.0; cols];
-                self.read(spec, param, there - cols, &mut last)?;
-                for (i, v) in out[inside..].iter_mut().enumerate() {
-                    *v = last[(global + inside + i) % cols];
-                }
-            }
-        }
-        Ok(())
+        read_padded(spec, &range, param.numel(), out, |first, out| self.read(spec, param, first, out))
     }
 
     fn read(&self, spec: &ShardSpec, param: &Param, first: usize, out: &mut [f32]) -> Result<()> {
