@@ -108,9 +108,15 @@ fn take_checkpoint_args(args: &mut ferrotron_config::RawArgs) -> Result<(), Stri
         ["load", "pretrained_checkpoint"].iter().filter_map(|flag| args.text(flag).map(PathBuf::from)).collect();
     let mut found = Err("--use-checkpoint-args needs --load or --pretrained-checkpoint: it names no checkpoint".into());
     for dir in &dirs {
-        found = saved_args(dir, step).map_err(|e| e.to_string());
-        let empty = matches!(Checkpoint::open(dir, step), Err(ferrotron_checkpoint::Error::NothingToLoad { .. }));
-        if found.is_ok() || !empty {
+        let saved = saved_args(dir, step);
+        let empty = match &saved {
+            Err(ferrotron_train::Error::Checkpoint(e)) => {
+                matches!(**e, ferrotron_checkpoint::Error::NothingToLoad { .. })
+            }
+            _ => false,
+        };
+        found = saved.map_err(|e| e.to_string());
+        if !empty {
             break;
         }
     }
