@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ferrotron_base::philox::hash_name;
 use ferrotron_comm::Seat;
 use ferrotron_device::{Error, Result};
 use ferrotron_hccl_sys::{CommConfig, HcclComm};
@@ -176,8 +177,8 @@ fn own_device(table: &RankTable, me: usize, shared: &Shared, options: &HcclOptio
     Err(refused(shared, &what))
 }
 
-/// A number that all ranks of a group have for it, and no other group has. FNV-1a.
+/// A number that all ranks of a group have for it, and no other group has.
 fn id(seat: &Seat) -> u64 {
     let name = format!("{}/{} {:?}", seat.name, seat.purpose, seat.ranks);
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+    hash_name(&name)
 }

@@ -1,5 +1,6 @@
 //! How a communicator is made.
 
+use ferrotron_base::fnv::{FNV, fnv};
 use ferrotron_comm::Seat;
 use ferrotron_device::{Error, Result};
 use ferrotron_hccl_sys::{CommConfig, HCCL_ROOT_INFO_BYTES, HcclComm, HcclRootInfo};
@@ -67,10 +68,7 @@ pub fn refused(shared: &Shared, why: &dyn std::fmt::Display) -> Error {
 fn name(seat: &Seat) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     let group: String = format!("{}_{}", seat.name, seat.purpose).chars().map(plain).take(60).collect();
-    let ranks = seat.ranks.iter().fold(0xcbf2_9ce4_8422_2325_u64, |h, r| {
-        // FNV-1a
-        (*r as u64).to_le_bytes().iter().fold(h, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
-    });
+    let ranks = fnv(FNV, seat.ranks.iter().flat_map(|r| (*r as u64).to_le_bytes()));
     let first = seat.ranks.first().copied().unwrap_or_default();
     format!("{group}_from{first}_of{}_{ranks:016x}", seat.ranks.len())
 }

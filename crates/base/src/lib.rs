@@ -1,6 +1,7 @@
 //! What every crate shares: element types, shapes, shard geometry, random numbers. No IO, no threads.
 
 pub mod dtype;
+pub mod fnv;
 pub mod mt19937;
 pub mod philox;
 pub mod shape;

@@ -3,6 +3,8 @@
 //! Initial weights and dropout masks are functions of *what* an element is, never of where it lives, so every
 //! parallel layout draws the same numbers. Devices implement the same function; its known answers are below.
 
+use crate::fnv::{FNV, fnv};
+
 /// Ten rounds over one 128-bit counter under a 64-bit key.
 #[inline(always)]
 pub fn philox4x32(key: u64, ctr: [u32; 4]) -> [u32; 4] {
@@ -20,7 +22,7 @@ pub fn philox4x32(key: u64, ctr: [u32; 4]) -> [u32; 4] {
 
 /// FNV-1a over bytes: a stable 64-bit name for a string.
 pub fn hash_name(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+    fnv(FNV, name.bytes())
 }
 
 /// Mixes two words into a key (the finaliser of splitmix64 over their combination), so that keys made from

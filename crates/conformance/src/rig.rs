@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use ferrotron_base::fnv::fnv;
 use ferrotron_base::philox::{hash_name, mix, philox4x32};
 use ferrotron_device::{DType, Device, Error, Ops, Pool, Result, Shape, Stream, StreamRole, Tensor, host};
 
@@ -186,9 +187,7 @@ impl Rig {
             }
         }
         let mut p = self.progress.borrow_mut();
-        p.fingerprint = inside
-            .iter()
-            .fold(p.fingerprint ^ hash_name(what), |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+        p.fingerprint = fnv(p.fingerprint ^ hash_name(what), inside.iter().copied());
         Ok(inside.to_vec())
     }
 

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use ferrotron_base::fnv::{FNV, fnv};
+
 use crate::collective::{Call, CollectiveError, Group, Kind};
 use crate::faults::Faults;
 use crate::p2p::Item;
@@ -34,9 +36,7 @@ impl Meetings {
 
     /// A number made of others, the same in all processes, and never one of [`Meetings::number`].
     pub fn number_of(bytes: impl IntoIterator<Item = u8>) -> u64 {
-        // FNV-1a
-        let fold = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
-        bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, fold) | 1 << 63
+        fnv(FNV, bytes) | 1 << 63
     }
 
     /// The way of `rank` of `ranks` to the group of a number: within this process, or, with FERROTRON_MOCK_PROCESSES set,

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, io};
 
-use ferrotron_cuda_kernels::{FNV, fnv, folder as kernels_folder, names_in};
+use ferrotron_base::fnv::{FNV, fnv};
+use ferrotron_cuda_kernels::{folder as kernels_folder, names_in};
 
 /// Why there is no library.
 #[derive(Debug)]
@@ -76,12 +77,12 @@ pub fn build(folder: &Path, out: &Path) -> Result<PathBuf, BuildError> {
     text.push_str("}\n");
 
     let prelude = if folder.join("prelude.cuh").exists() { folder.to_path_buf() } else { kernels_folder() };
-    let mut hash = fnv(FNV, text.as_bytes());
+    let mut hash = fnv(FNV, text.bytes());
     for path in files.into_iter().chain(sorted(folder, &["cuh"])?).chain(sorted(&prelude, &["cuh"])?) {
-        hash = fnv(hash, read(&path)?.as_bytes());
+        hash = fnv(hash, read(&path)?.bytes());
     }
     for path in [own.join("include/emulator.h"), own.join("src/emulator.cpp")] {
-        hash = fnv(hash, read(&path)?.as_bytes());
+        hash = fnv(hash, read(&path)?.bytes());
     }
     let library = out.join(format!("kernels-{hash:016x}.so"));
     if library.exists() {

@@ -11,6 +11,8 @@ mod ptx;
 
 use std::path::{Path, PathBuf};
 
+use ferrotron_base::fnv::{FNV, fnv};
+
 pub use cubin::{Cubin, STO_CUDA_ENTRY};
 pub use fatbin::{Entry, Kind, MAGIC as FATBIN_MAGIC, entries as fatbin_entries, length as fatbin_length};
 pub use ptx::Ptx;
@@ -67,7 +69,7 @@ pub fn names_in(source: &str) -> impl Iterator<Item = &str> {
 
 /// A number that changes with any source.
 pub fn fingerprint() -> u64 {
-    SOURCES.iter().fold(FNV, |h, (name, text)| fnv(fnv(h, name.as_bytes()), text.as_bytes()))
+    SOURCES.iter().fold(FNV, |h, (name, text)| fnv(fnv(h, name.bytes()), text.bytes()))
 }
 
 /// The first line of a `kernels.ptx` that was made of these sources.
@@ -81,14 +83,6 @@ pub fn ptx_title() -> String {
 /// Where the sources lie.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
-}
-
-/// Where [`fnv`] begins.
-pub const FNV: u64 = 0xcbf2_9ce4_8422_2325;
-
-/// FNV-1a: finds damage and change, not malice.
-pub fn fnv(hash: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(hash, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// A little-endian number at a place.

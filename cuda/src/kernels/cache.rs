@@ -9,7 +9,8 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use ferrotron_cuda_kernels::{FNV, fingerprint, fnv};
+use ferrotron_base::fnv::{FNV, fnv};
+use ferrotron_cuda_kernels::fingerprint;
 
 /// The first line of a file; the number changes with its layout and with the compiler's options.
 const TITLE: &[u8] = b"ferrotron kernels 1\n";
@@ -28,7 +29,7 @@ impl Cache {
     /// For code of the embedded sources by this version of NVRTC for a chip.
     pub fn new(folder: &Path, (major, minor): (i32, i32), chip: u32) -> Cache {
         let title = format!("{:016x}-sm_{chip}-nvrtc_{major}.{minor}", fingerprint());
-        let key = fnv(fnv(FNV, TITLE), title.as_bytes());
+        let key = fnv(fnv(FNV, TITLE.iter().copied()), title.bytes());
         Cache { path: folder.join(format!("cuda-kernels-{title}")), key }
     }
 
@@ -38,7 +39,7 @@ impl Cache {
     }
 
     fn head(&self, code: &[u8]) -> Vec<u8> {
-        let numbers = [self.key, code.len() as u64, fnv(FNV, code)];
+        let numbers = [self.key, code.len() as u64, fnv(FNV, code.iter().copied())];
         [TITLE, &numbers.map(u64::to_le_bytes).concat()].concat()
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use ferrotron_base::fnv::{FNV, fnv};
 use ferrotron_device::DType;
 
 use crate::Kind;
@@ -127,7 +128,7 @@ impl Header {
 
 /// FNV-1a.
 pub(crate) fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
+    fnv(FNV, bytes.iter().copied())
 }
 
 #[cfg(test)]
